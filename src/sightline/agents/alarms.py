@@ -28,10 +28,16 @@ class Alarms:
         """
         lines = []
         for name, line in self._problems(metrics).items():
-            self._streaks[name] = self._streaks.get(name, 0) + 1 if line else 0
-            # Too large a step can ruin the model in a single update, and those after it look small.
-            enough = 1 if name == "kl_old" else max(1, self.limits.patience)
-            if self._streaks[name] == enough and line:
+            if line is None:
+                self._streaks[name] = 0
+                continue
+            self._streaks[name] = self._streaks.get(name, 0) + 1
+            patience = max(1, self.limits.patience)
+            if name == "kl_old":
+                # Too large a step can ruin the model in a single update, and those after it look small.
+                patience = 1
+            # Equal, not more: a problem that lasts is told of once.
+            if self._streaks[name] == patience:
                 lines.append(line)
         return lines
 
@@ -41,71 +47,82 @@ class Alarms:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        self._best_accuracy, self._streaks = state["most_truthful"], dict(state["streaks"])
+        self._best_accuracy = state["most_truthful"]
+        self._streaks = dict(state["streaks"])
 
     def _problems(self, metrics: Mapping[str, float | None]) -> dict[str, str | None]:
         """Problem of each alarm whose metric is known; None if there is none."""
         limits = self.limits
-        found: dict[str, str | None] = {}
+        problems: dict[str, str | None] = {}
 
-        def at_most(limit: float, metric: str, line: str) -> None:
+        def at_most(metric: str, limit: float, line: str) -> None:
             """An alarm on a metric above a limit; `{}` in its line stands for the metric."""
             value = metrics.get(metric)
             if value is not None:
-                found[metric.partition("/")[2]] = _line(value > limit, line.format(value))
+                name = metric.partition("/")[2]
+                problems[name] = line.format(value) if value > limit else None
 
         # First of all: where replies cannot be read, no other number means what it says.
         at_most(
-            *(limits.unparsable, "rollout/unparsable"),
+            "rollout/unparsable",
+            limits.unparsable,
             "{:.0%} of all replies are unparsable; warm-start first (warm_start={{}}), or raise replies.penalty",
         )
-        at_most(limits.illegal, "rollout/illegal", "{:.0%} of all replies are illegal; raise replies.penalty")
+        at_most("rollout/illegal", limits.illegal, "{:.0%} of all replies are illegal; raise replies.penalty")
         # Perception accuracy: the first thing to go when only success is rewarded.
         accuracy = metrics.get("rollout/truthful")
         if accuracy is not None:
-            best = self._best_accuracy = max(accuracy, self._best_accuracy or 0.0)
-            found["truthful"] = _line(
-                accuracy < best - limits.perception_drop,
-                f"only {accuracy:.0%} of what replies state of the pictures is true, after {best:.0%} at best; raise "
-                "update.kl_thoughts or lower update.thought_weight",
-            )
+            best = max(accuracy, self._best_accuracy or 0.0)
+            self._best_accuracy = best
+            problems["truthful"] = None
+            if accuracy < best - limits.perception_drop:
+                problems["truthful"] = (
+                    f"only {accuracy:.0%} of what replies state of the pictures is true, after {best:.0%} at best; "
+                    "raise update.kl_thoughts or lower update.thought_weight"
+                )
+        # Over all tokens if the learner has scored them; else by the tokens that were sampled.
         entropy = metrics.get("update/entropy")
-        entropy = metrics.get("rollout/entropy") if entropy is None else entropy
+        if entropy is None:
+            entropy = metrics.get("rollout/entropy")
         if entropy is not None:
-            found["entropy"] = _line(
-                entropy < limits.entropy_floor,
-                f"replies hardly vary any more ({entropy:.2g} nats of entropy per token), so nothing new is tried; "
-                "raise update.entropy or lower update.learning_rate",
-            )
+            problems["entropy"] = None
+            if entropy < limits.entropy_floor:
+                problems["entropy"] = (
+                    f"replies hardly vary any more ({entropy:.2g} nats of entropy per token), so nothing new is "
+                    "tried; raise update.entropy or lower update.learning_rate"
+                )
         at_most(
-            *(limits.repeated_thoughts, "rollout/repeated_thoughts"),
+            "rollout/repeated_thoughts",
+            limits.repeated_thoughts,
             "the same thoughts occur in {:.0%} of all states, whatever they show; raise update.kl_thoughts or lower "
             "update.thought_weight",
         )
         at_most(
-            *(limits.kl_ceiling, "update/kl_reference"),
+            "update/kl_reference",
+            limits.kl_ceiling,
             "the model is {:.3g} nats per reply away from what it was before RL; raise update.kl_thoughts or lower "
             "update.learning_rate",
         )
         at_most(
-            *(limits.kl_step_ceiling, "update/kl_old"),
+            "update/kl_old",
+            limits.kl_step_ceiling,
             "one update took the model {:.3g} nats per reply away from the one that sampled, which is far; lower "
             "update.learning_rate, raise update.minibatch, or, with long replies, set update.ratio=token",
         )
         # Zero variance: no group (without groups, no two episodes) with different returns, so no advantages.
-        zero_variance, deviation = metrics.get("rollout/zero_variance"), metrics.get("rollout/return_std")
-        equal = None if deviation is None else deviation < 1e-9
+        zero_variance = metrics.get("rollout/zero_variance")
+        deviation = metrics.get("rollout/return_std")
+        equal: bool | None = None
         if zero_variance is not None:
             equal = zero_variance >= 1
+        elif deviation is not None:
+            equal = deviation < 1e-9
         success = metrics.get("rollout/success")
         if equal is not None and success is not None:
-            found["alike"] = _line(
-                equal and success < 1,
-                f"episodes of the same task all end alike ({success:.0%} are won), so there is nothing to learn from; "
-                "warm-start longer, raise rollouts.temperature, or play easier tasks",
-            )
-        return found
-
-
-def _line(wrong: bool, line: str) -> str | None:
-    return line if wrong else None
+            problems["alike"] = None
+            if equal and success < 1:
+                problems["alike"] = (
+                    f"episodes of the same task all end alike ({success:.0%} are won), so there is nothing to learn "
+                    "from; warm-start longer, raise rollouts.temperature, or play easier tasks"
+                )
+        return problems

@@ -32,7 +32,10 @@ class RolloutsAhead:
     """
 
     def __init__(self, play: Play, first: int, staleness: int) -> None:
-        self._play, self._first, self._staleness = play, first, staleness
+        self._play = play
+        self._first = first
+        self._staleness = staleness
+        # One thread: rollouts are played in order, and never two at a time by one sampler.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rollouts")
         self._waiting: dict[int, Future[list[Trajectory]]] = {}
 
@@ -42,6 +45,7 @@ class RolloutsAhead:
         Args:
             update: its number; the weights of that number are published.
         """
+        # The newest weights are those of `update`: no later rollout than that many ahead may be played with them.
         for number in range(update, update + self._staleness + 1):
             if number not in self._waiting:
                 weights = max(number - self._staleness, self._first)
@@ -55,7 +59,10 @@ class RolloutsAhead:
 
 def staleness(episode: Trajectory, update: int) -> int:
     """Updates by which the oldest weights that played an episode are behind; 0 where they are not known."""
-    return max((update - turn.version for turn in episode.turns if turn.version is not None), default=0)
+    versions = [turn.version for turn in episode.turns if turn.version is not None]
+    if not versions:
+        return 0
+    return update - min(versions)
 
 
 def within_bound(episodes: Sequence[Trajectory], update: int, bound: int) -> list[Trajectory]:

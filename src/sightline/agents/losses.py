@@ -48,6 +48,7 @@ Entropy bonus: the entropy among the legal actions. Among all tokens it would sp
 Value loss: 0.5 (V - R)^2; with `value_clip` the larger of this and the same for V moved at most so far from the old
 value, as in PPO.
 
+Loss mask: all sampled tokens are in the loss and no others (`sequences`, with a picture); `scores` hold nothing else.
 Turns that are not on-policy (a random action was played in place of an unparsable one) have no policy loss: the reply
 did not decide the outcome. Their value loss and their KL stay: the KL leads an unparsable reply back to the format of
 the reference model.
@@ -137,9 +138,11 @@ class NonFiniteLoss(RunFailed):
 
     def __init__(self, turns: list[int], of: int) -> None:
         self.turns = turns
-        named = ", ".join(map(str, turns[:8])) + (", …" if len(turns) > 8 else "")
+        numbers = ", ".join(map(str, turns[:8]))
+        if len(turns) > 8:
+            numbers += ", …"
         super().__init__(
-            f"the loss of {len(turns)} of {of} turns is not a finite number (turns {named} of a forward pass); "
+            f"the loss of {len(turns)} of {of} turns is not a finite number (turns {numbers} of a forward pass); "
             "lower update.learning_rate, or try policy.dtype=float32"
         )
 
@@ -181,34 +184,31 @@ def policy_loss(
     # Entropy bonus: a higher entropy among the legal actions lowers the loss.
     losses = losses - settings.entropy * scores.choice_entropy.float()
     if algorithm.needs_values and targets.returns is not None:
-        values = _value_losses(scores.values.float(), targets, targets.returns, algorithm.value_loss.clip)
-        losses = losses + algorithm.value_loss.coefficient * values
+        value_losses = _value_losses(scores.values.float(), targets, targets.returns, algorithm.value_loss.clip)
+        losses = losses + algorithm.value_loss.coefficient * value_losses
+        sums["value_loss"] = value_losses.sum()
+        # Sums for the explained variance: 1 - Var(returns - values) / Var(returns).
         errors = targets.returns - targets.old_values
-        # sums for the explained variance: 1 - Var(returns - values) / Var(returns)
-        sums |= {
-            "value_loss": values.sum(),
-            "returns": targets.returns.sum(),
-            "returns_squared": (targets.returns**2).sum(),
-            "errors": errors.sum(),
-            "errors_squared": (errors**2).sum(),
-            "values": (targets.returns == targets.returns).sum(),
-        }
+        sums["returns"] = targets.returns.sum()
+        sums["returns_squared"] = (targets.returns**2).sum()
+        sums["errors"] = errors.sum()
+        sums["errors_squared"] = (errors**2).sum()
+        sums["values"] = (targets.returns == targets.returns).sum()  # how many, but for NaN
     sums["loss"] = losses.sum()
     with torch.no_grad():
+        sums["turns"] = torch.ones_like(targets.advantages).sum()
+        sums["tokens"] = torch.ones_like(logprobs).sum()
+        # KL from the sampling policy, only measured: k3 = exp(d) - d - 1, unbiased and never negative.
         log_ratios = (logprobs - targets.old_logprobs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-        sums |= {
-            "turns": torch.ones_like(targets.advantages).sum(),
-            "tokens": torch.ones_like(logprobs).sum(),
-            # KL from the sampling policy, only measured: k3 = exp(d) - d - 1, unbiased and never negative
-            "kl_old": (torch.expm1(log_ratios) - log_ratios).sum(),
-            "entropy": scores.entropy.float().sum(),
-            "choice_entropy": scores.choice_entropy.float()[targets.has_choice].sum(),
-            "choices": targets.has_choice.sum(),
-        }
+        sums["kl_old"] = (torch.expm1(log_ratios) - log_ratios).sum()
+        sums["entropy"] = scores.entropy.float().sum()
+        sums["choice_entropy"] = scores.choice_entropy.float()[targets.has_choice].sum()
+        sums["choices"] = targets.has_choice.sum()
     # 0 * logprobs is NaN where a log-probability is not finite, also in turns whose losses do not contain it.
-    bad = ~torch.isfinite(losses.detach() + targets.per_turn(0 * logprobs.detach()))
-    if bad.any():
-        raise NonFiniteLoss(torch.nonzero(bad).flatten().tolist(), len(losses))
+    not_finite = ~torch.isfinite(losses.detach() + targets.per_turn(0 * logprobs.detach()))
+    if not_finite.any():
+        turns = torch.nonzero(not_finite).flatten().tolist()
+        raise NonFiniteLoss(turns, len(losses))
     # The global number of turns, not that of this microbatch: see the module's docstring.
     return LossOutput(losses.sum() / total_turns, _as_floats(sums))
 
@@ -219,8 +219,13 @@ def sampler_mismatch(scores: TokenStats, targets: Targets) -> Sums:
     The mean of |exp(new - old) - 1| over tokens. The weights are the same, so it is 0 up to rounding; more means that
     sampler and trainer read different prompts or compute differently, and importance ratios are wrong.
     """
-    gap = (_importance_ratios(scores.logprobs.float().detach() - targets.sampler_logprobs) - 1).abs()
-    sums = {"mismatch": gap.sum(), "mismatch_tokens": (gap >= 0).sum()}
+    log_ratios = scores.logprobs.float().detach() - targets.sampler_logprobs
+    gap = (_importance_ratios(log_ratios) - 1).abs()
+    sums = {
+        "mismatch": gap.sum(),
+        "mismatch_tokens": (gap >= 0).sum(),
+    }
+    # The maximum of no tokens is none.
     if len(gap):
         sums["mismatch_max"] = gap.max()
     return _as_floats(sums)
@@ -232,32 +237,39 @@ def _clipped_surrogate(
     """float32[M], the clipped policy loss of each turn; measurements go into `sums`."""
     import torch
 
-    # float32[M] -> float32[T]: how many action tokens the turn of each token has
+    # [T]: the weight of each token within its reply. `per_turn(…)[turn_of]` brings a sum over a turn to its tokens.
     has_action = targets.per_turn(targets.action.float())[targets.turn_of] > 0
     weights = torch.where(has_action & ~targets.action, settings.thought_weight, 1.0)
     log_ratios = logprobs - targets.old_logprobs
     by_token = settings.ratio == "token"
     if by_token:
-        # [T]: every token is clipped by itself, and carries the advantage of its turn
-        ratios, advantages = _importance_ratios(log_ratios), targets.advantages[targets.turn_of]
+        # [T]: every token is clipped by itself, and carries the advantage of its turn.
+        ratios = _importance_ratios(log_ratios)
+        advantages = targets.advantages[targets.turn_of]
         counted = targets.on_policy[targets.turn_of] & (weights > 0)
     else:
-        # [M]: the ratio of whole replies, a product over their tokens, with weights as exponents
+        # [M]: the ratio of whole replies, a product over their tokens, with weights as exponents.
         exponents = weights
-        if settings.ratio == "sequence":  # and its root, of as many tokens as the weights sum up to
-            exponents = weights / targets.per_turn(weights).clamp(min=1e-6)[targets.turn_of]
-        ratios, advantages = _importance_ratios(targets.per_turn(exponents * log_ratios)), targets.advantages
+        if settings.ratio == "sequence":
+            # And its root, of as many tokens as the weights sum up to: the geometric mean.
+            total_weights = targets.per_turn(weights).clamp(min=1e-6)
+            exponents = weights / total_weights[targets.turn_of]
+        ratios = _importance_ratios(targets.per_turn(exponents * log_ratios))
+        advantages = targets.advantages
         counted = targets.on_policy
+    # The PPO clip.
     clipped = ratios.clamp(1 - settings.clip_low, 1 + settings.clip_high)
     # The smaller of both is a lower bound of the objective: leaving the trust region never pays, coming back does.
     losses = -torch.minimum(ratios * advantages, clipped * advantages)
-    # where, not times 0: the ratio of a turn that does not count may be infinite
+    # The mask of turns (or tokens) that count. `where`, not times 0: the ratio of one that does not may be infinite.
     losses = torch.where(counted, losses, torch.zeros_like(losses))
     with torch.no_grad():
+        # Correct for a sampler that computes other probabilities than the learner.
         if settings.importance_cap is not None:
             mismatch = targets.old_logprobs - targets.sampler_logprobs
-            # Of the whole reply, whatever its tokens weigh in the ratio: the action was sampled after the thoughts.
-            mismatch = mismatch if by_token else targets.per_turn(mismatch)
+            if not by_token:
+                # Of the whole reply, whatever its tokens weigh in the ratio: the action was sampled after the thoughts.
+                mismatch = targets.per_turn(mismatch)
             importance = _importance_ratios(mismatch).clamp(max=settings.importance_cap)
             sums["importance"] = importance[counted].sum()
         else:
@@ -268,7 +280,9 @@ def _clipped_surrogate(
         if counted.any():
             sums["ratio_max"] = ratios[counted].max()
     losses = importance * losses
-    losses = targets.per_turn(weights * losses) if by_token else losses
+    if by_token:
+        # Summed with weights, not averaged: a mean would make long wrong replies cheap.
+        losses = targets.per_turn(weights * losses)
     sums["policy_loss"] = losses.sum()
     return losses
 
@@ -286,8 +300,10 @@ def _value_losses(
     losses = 0.5 * (values - returns) ** 2
     if value_clip is None:
         return losses
+    # The larger of both: a value that has moved far already gains nothing by moving further.
     clipped = targets.old_values + (values - targets.old_values).clamp(-value_clip, value_clip)
-    return torch.maximum(losses, 0.5 * (clipped - returns) ** 2)
+    clipped_losses = 0.5 * (clipped - returns) ** 2
+    return torch.maximum(losses, clipped_losses)
 
 
 def _as_floats(sums: dict[str, torch.Tensor]) -> Sums:

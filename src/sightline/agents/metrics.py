@@ -35,14 +35,21 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> MetricValues:
     `return` is that of the environment's own rewards; `reward` is what the policy learns from.
     """
     complete = [episode for episode in trajectories if is_complete(episode)]
-    turns = [turn for episode in complete for turn in episode.turns]
     returns = [episode.env_return for episode in complete]
-    rewards = [turn.reward for turn in turns]
-    perception = [turn.perception for turn in turns if turn.facts]
-    groups: dict[int, list[float]] = defaultdict(list)
+    turns: list[Turn] = []
     for episode in complete:
-        groups[episode.seed].append(float(episode.rewards.sum()))
-    logprobs = [logprob for turn in turns for logprob in turn.sample.logprobs]
+        turns += episode.turns
+    rewards = [turn.reward for turn in turns]
+    replies_cut_off = [not turn.sample.finished for turn in turns]
+    illegal = [turn.reply.action is not None and not turn.legal for turn in turns]
+    # (facts stated correctly, facts) of the turns that show any.
+    perception = [turn.perception for turn in turns if turn.facts]
+    stated_correctly = [correct for correct, _ in perception]
+    visible = [facts for _, facts in perception]
+    # -log p of every sampled token: their mean estimates the policy's entropy.
+    surprisals: list[float] = []
+    for turn in turns:
+        surprisals += [-logprob for logprob in turn.sample.logprobs]
     values: MetricValues = {
         "success": _mean(known_success([episode.success for episode in complete])),
         "return": _mean(returns),
@@ -51,24 +58,34 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> MetricValues:
         "reward_std": _deviation(rewards),
         "length": _mean([len(episode.turns) for episode in complete]),
         "truncated": _mean([episode.truncated for episode in complete]),
-        "forfeited": _mean([any(turn.played is None for turn in episode.turns) for episode in complete]),
-        "truthful": _ratio(sum(correct for correct, _ in perception), sum(of for _, of in perception)),
-        "truthful_replies": _mean([correct == of for correct, of in perception]),
-        "illegal": _mean([turn.reply.action is not None and not turn.legal for turn in turns]),
+        "forfeited": _mean([episode.forfeited for episode in complete]),
+        "truthful": _ratio(sum(stated_correctly), sum(visible)),
+        "truthful_replies": _mean([correct == facts for correct, facts in perception]),
+        "illegal": _mean(illegal),
         "unparsable": _mean([turn.reply.failure is not None for turn in turns]),
         "reply_tokens": _mean([len(turn.sample.ids) for turn in turns]),
-        "cut_off": _mean([not turn.sample.finished for turn in turns]),
-        "entropy": _mean([-logprob for logprob in logprobs]),
+        "cut_off": _mean(replies_cut_off),
+        "entropy": _mean(surprisals),
         "states": float(len({turn.state for turn in turns})),
         "repeated_thoughts": repeated_thoughts(turns),
         "informative": informativeness(turns),
-        "zero_variance": _mean([all_equal(np.array(group)) for group in groups.values() if len(group) > 1]),
+        "zero_variance": _zero_variance(complete),
         "errors": float(sum(episode.error is not None for episode in trajectories)),
         "restarts": float(sum(episode.restarts for episode in trajectories)) or None,
     }
     for failure in Failure:
-        values[f"unparsable_{failure.name.lower()}"] = _mean([turn.reply.failure is failure for turn in turns])
+        failed = [turn.reply.failure is failure for turn in turns]
+        values[f"unparsable_{failure.name.lower()}"] = _mean(failed)
     return {f"rollout/{name}": value for name, value in values.items()}
+
+
+def _zero_variance(episodes: Sequence[Trajectory]) -> float | None:
+    """Share of the groups of two or more whose episodes all have the same return: no algorithm learns from those by
+    comparing."""
+    groups: dict[int, list[float]] = defaultdict(list)
+    for episode in episodes:
+        groups[episode.seed].append(float(episode.rewards.sum()))
+    return _mean([all_equal(np.array(returns)) for returns in groups.values() if len(returns) > 1])
 
 
 def repeated_thoughts(turns: Sequence[Turn]) -> float | None:
@@ -76,12 +93,15 @@ def repeated_thoughts(turns: Sequence[Turn]) -> float | None:
 
     1: the thoughts are the same whatever the picture shows. Whitespace and case are ignored.
     """
-    states: dict[str, set[str]] = defaultdict(set)
+    states: dict[str, set[str]] = defaultdict(set)  # thoughts -> states in which they occurred
     for turn in turns:
         if thoughts := _normalised(turn.reply.thoughts):
             states[thoughts].add(turn.state)
     all_states = set().union(*states.values())
-    return max(map(len, states.values())) / len(all_states) if len(all_states) > 1 else None
+    if len(all_states) < 2:
+        return None
+    most_common = max(map(len, states.values()))
+    return most_common / len(all_states)
 
 
 def informativeness(turns: Sequence[Turn]) -> float | None:
@@ -92,16 +112,19 @@ def informativeness(turns: Sequence[Turn]) -> float | None:
     truth. None with fewer than two states, or if all texts are empty.
     """
     states = [turn.state for turn in turns]
-    texts = [
-        _normalised(
-            "\n".join([*(f"{name}: {text}" for name, text in sorted(turn.reply.stated.items())), turn.reply.thoughts])
-        )
-        for turn in turns
-    ]
+    texts = [_reply_text(turn) for turn in turns]
     if len(set(states)) < 2 or not any(texts):
         return None
+    # I(state; text) = H(state) + H(text) - H(state, text)
     joint = _entropy(list(zip(states, texts, strict=True)))
-    return max(0.0, (_entropy(states) + _entropy(texts) - joint) / _entropy(states))
+    mutual_information = _entropy(states) + _entropy(texts) - joint
+    return max(0.0, mutual_information / _entropy(states))
+
+
+def _reply_text(turn: Turn) -> str:
+    """Facts and thoughts of a reply, without its action: that depends on the state even where nothing is seen."""
+    facts = [f"{name}: {text}" for name, text in sorted(turn.reply.stated.items())]
+    return _normalised("\n".join([*facts, turn.reply.thoughts]))
 
 
 def _normalised(text: str) -> str:
@@ -136,6 +159,8 @@ def update_metrics(sums: Mapping[str, float]) -> MetricValues:
     `explained_variance`: share of the variance of returns that the values predict; 1 is best, 0 is as good as their
     mean.
     """
+    # Only with a correction for the sampler are there such weights.
+    importance = _of(sums, "importance", "ratios") if "importance" in sums else None
     values: MetricValues = {
         "loss": _of(sums, "loss", "turns"),
         "policy_loss": _of(sums, "policy_loss", "turns"),
@@ -143,7 +168,7 @@ def update_metrics(sums: Mapping[str, float]) -> MetricValues:
         "ratio": _of(sums, "ratio", "ratios"),
         "ratio_max": sums.get("ratio_max"),
         "clipped": _of(sums, "clipped", "ratios"),
-        "importance": _of(sums, "importance", "ratios") if "importance" in sums else None,
+        "importance": importance,
         "kl_old": _of(sums, "kl_old", "turns"),
         "kl_reference": _of(sums, "kl_reference", "kl_reference_turns"),
         "entropy": _of(sums, "entropy", "tokens"),
@@ -164,18 +189,26 @@ def _explained_variance(sums: Mapping[str, float]) -> float | None:
     if not count:
         return None
     # Var(x) = E[x^2] - E[x]^2, from sums that can be merged over passes and processes
-    of_returns = sums["returns_squared"] / count - (sums["returns"] / count) ** 2
-    of_errors = sums["errors_squared"] / count - (sums["errors"] / count) ** 2
-    return 1 - of_errors / of_returns if of_returns > 1e-12 else None
+    return_variance = sums["returns_squared"] / count - (sums["returns"] / count) ** 2
+    error_variance = sums["errors_squared"] / count - (sums["errors"] / count) ** 2
+    if not return_variance > 1e-12:
+        return None  # there is nothing to explain
+    return 1 - error_variance / return_variance
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+    if not whole:
+        return None
+    return part / whole
 
 
 def _mean(values: Sequence[float] | np.ndarray | None) -> float | None:
-    return None if values is None or not len(values) else float(np.mean(values))
+    if values is None or not len(values):
+        return None
+    return float(np.mean(values))
 
 
 def _deviation(values: Sequence[float]) -> float | None:
-    return float(np.std(values)) if len(values) else None
+    if not len(values):
+        return None
+    return float(np.std(values))

@@ -9,7 +9,7 @@ with a window of three:
     prompt 3   rules img1 reply1 img2 reply2 img3        -> reply 3
 
     sequence   rules img1 | a a a A | img2 | b b B | img3 | c c c C |      prompt 3 and reply 3
-    in loss      .    .     1 1 1 1    .     1 1 1    .     1 1 1 1        sampled tokens only
+    loss mask    .    .     1 1 1 1    .     1 1 1    .     1 1 1 1        sampled tokens only
     action       .    .     . . . 1    .     . . 1    .     . . . 1        weight 1, others `thought_weight`
     turn         .    .     0 0 0 0    .     1 1 1    .     2 2 2 2        which advantage, which value
     value             ^                ^              ^                    read at the last token before a reply
@@ -17,6 +17,10 @@ with a window of three:
 Causal attention makes this exact: a token's log-probability depends on the tokens before it only, and those are the
 ones that it was sampled after. Where a prompt does not extend the one before, for example because the window dropped an
 old turn, a new sequence begins. Either way each sampled token is trained exactly once.
+
+The loss mask is no tensor here: `TurnSpan` says which tokens of a sequence were sampled, `VLM.score` returns the
+log-probabilities of these alone, and all that it returns is in the loss. Weights within a reply, and turns that do not
+count in the policy loss: `losses._clipped_surrogate`.
 """
 
 from __future__ import annotations
@@ -74,17 +78,19 @@ def build_sequences(
     """
     trajectories = list(trajectories)
     if advantages is None:
-        # values and reference log-probs are needed before advantages exist
+        # Values and reference log-probs are needed before advantages exist.
         advantages = [Advantages(np.zeros(len(trajectory.turns))) for trajectory in trajectories]
     sequences: list[TrainingSequence] = []
-    for trajectory, found in zip(trajectories, advantages, strict=True):
-        for chain in [] if found is None else _chains(trajectory.turns):
-            assert found is not None
-            turns = tuple(_sequence_turn(trajectory.turns[i], found, i) for i in chain)
+    for trajectory, episode_advantages in zip(trajectories, advantages, strict=True):
+        if episode_advantages is None:
+            continue
+        for chain in _chains(trajectory.turns):
+            turns = tuple(_sequence_turn(trajectory.turns[i], episode_advantages, i) for i in chain)
+            spans = tuple(turn.span for turn in turns)
+            # The last prompt contains all earlier prompts and replies of the chain.
             last = turns[-1].turn
             assert last.prompt is not None
-            # The last prompt contains all earlier prompts and replies of the chain.
-            tokens = TokenSequence(last.prompt, np.asarray(last.sample.ids), tuple(turn.span for turn in turns))
+            tokens = TokenSequence(last.prompt, np.asarray(last.sample.ids), spans)
             sequences.append(TrainingSequence(tokens, turns))
     return sequences
 
@@ -93,8 +99,10 @@ def _sequence_turn(turn: Turn, advantages: Advantages, index: int) -> SequenceTu
     assert turn.prompt is not None
     # A reply begins where its prompt ends, in the merged sequence as well: that begins with this prompt.
     start = len(turn.prompt.ids)
+    end = start + len(turn.sample.ids)
+    # Counted from the beginning of the sequence instead of the reply's.
     choice = None if turn.choice is None else start + turn.choice
-    span = TurnSpan(start, start + len(turn.sample.ids), choice, turn.choices, turn.sample.kept)
+    span = TurnSpan(start, end, choice, turn.choices, turn.sample.kept)
     value_target = None if advantages.returns is None else float(advantages.returns[index])
     return SequenceTurn(turn, span, float(advantages.advantages[index]), value_target)
 
@@ -117,14 +125,14 @@ def _extends(prompt: Prompt, earlier: Turn) -> bool:
     before = earlier.prompt
     if before is None:
         return False
-    ids = np.concatenate([before.ids, earlier.sample.ids])
+    prefix = np.concatenate([before.ids, earlier.sample.ids])
+    if not np.array_equal(prompt.ids[: len(prefix)], prefix):
+        return False
     # Ids alone are not enough: all pictures have the same placeholder tokens.
-    return (
-        np.array_equal(prompt.ids[: len(ids)], ids)
-        and prompt.per_token.keys() == before.per_token.keys()
-        and before.per_picture.keys() <= prompt.per_picture.keys()
-        and all(_starts_with(prompt.per_token[name], part) for name, part in before.per_token.items())
-        and all(_starts_with(prompt.per_picture[name], part) for name, part in before.per_picture.items())
+    if prompt.per_token.keys() != before.per_token.keys() or not before.per_picture.keys() <= prompt.per_picture.keys():
+        return False
+    return all(_starts_with(prompt.per_token[name], part) for name, part in before.per_token.items()) and all(
+        _starts_with(prompt.per_picture[name], part) for name, part in before.per_picture.items()
     )
 
 
@@ -154,13 +162,16 @@ def minibatches(turns: Sequence[int], turns_per_step: int, seed: int, update: in
         The indices of each step's sequences.
     """
     total = sum(turns)
-    steps: list[list[int]] = [[] for _ in range(-(-total // turns_per_step))]
+    count = -(-total // turns_per_step)  # rounded up
+    steps: list[list[int]] = [[] for _ in range(count)]
+    order = np.random.default_rng([seed, update, epoch]).permutation(len(turns))
     before = 0
-    for i in np.random.default_rng([seed, update, epoch]).permutation(len(turns)).tolist():
+    for i in order.tolist():
         # All turns in a row, cut into equal steps: a sequence goes to the step that its middle falls into.
         middle = before + turns[i] / 2
-        steps[int(middle * len(steps) / total)].append(i)
+        steps[int(middle * count / total)].append(i)
         before += turns[i]
+    # Where sequences are longer than a step, no middle may fall into one.
     return [step for step in steps if step]
 
 
@@ -172,10 +183,11 @@ def microbatches(sequences: Sequence[TrainingSequence], max_turns: int) -> list[
     """
     batches: list[list[TrainingSequence]] = []
 
-    def place(sequence: TrainingSequence) -> tuple[int, bytes, int]:
-        return len(sequence.tokens.prompt.ids), sequence.tokens.prompt.digest, len(sequence.tokens.reply)
+    def sort_key(sequence: TrainingSequence) -> tuple[int, bytes, int]:
+        prompt = sequence.tokens.prompt
+        return len(prompt.ids), prompt.digest, len(sequence.tokens.reply)
 
-    for sequence in sorted(sequences, key=place):
+    for sequence in sorted(sequences, key=sort_key):
         if batches and count_turns(batches[-1]) + len(sequence.turns) <= max_turns:
             batches[-1].append(sequence)
         else:
@@ -189,30 +201,41 @@ def build_targets(sequences: Sequence[TrainingSequence], device: str | torch.dev
 
     from sightline.agents.losses import Targets
 
-    turns = [turn for sequence in sequences for turn in sequence.turns]
-    lengths = [len(each.turn.sample.ids) for each in turns]
+    turns: list[SequenceTurn] = []
+    for sequence in sequences:
+        turns += sequence.turns
+    returns = [turn.value_target for turn in turns if turn.value_target is not None]
+    if returns and len(returns) < len(turns):
+        raise ValueError("some of the turns have a target for their value and some have none")
+    # Flat over tokens, without padding: turns of all sequences one after the other, as `VLM.score` returns them.
+    #
+    #     turn      0             1         2
+    #     old       a a a A       b b B     c c c C        float32[T]
+    #     turn_of   0 0 0 0       1 1 1     2 2 2 2        int64[T]
+    lengths = [len(turn.turn.sample.ids) for turn in turns]
+    # An array without elements comes first, since nothing cannot be concatenated.
+    sampler_logprobs: list[np.ndarray] = [np.zeros(0)]
+    old_logprobs: list[np.ndarray] = [np.zeros(0)]
+    action: list[np.ndarray] = [np.zeros(0, bool)]
+    for turn in turns:
+        by_sampler = np.asarray(turn.turn.sample.logprobs, np.float32)
+        by_learner = turn.turn.old_logprobs
+        sampler_logprobs.append(by_sampler)
+        # Without those of the learner, the sampler's are the same but for rounding.
+        old_logprobs.append(by_sampler if by_learner is None else by_learner)
+        action.append(np.asarray(turn.turn.action_tokens, bool))
 
     def tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype).to(device)
 
-    returns = [each.value_target for each in turns if each.value_target is not None]
-    if returns and len(returns) < len(turns):
-        raise ValueError("some of the turns have a target for their value and some have none")
-    # Flat over tokens, without padding: turns of all sequences one after the other, as `VLM.score` returns them.
-    sampled = [np.asarray(each.turn.sample.logprobs, np.float32) for each in turns]
-    old = [
-        one if each.turn.old_logprobs is None else each.turn.old_logprobs
-        for one, each in zip(sampled, turns, strict=True)
-    ]
-    action = [np.asarray(each.turn.action_tokens, bool) for each in turns]
     return Targets(
-        old_logprobs=tensor(np.concatenate([np.zeros(0), *old]), torch.float32),
-        sampler_logprobs=tensor(np.concatenate([np.zeros(0), *sampled]), torch.float32),
-        action=tensor(np.concatenate([np.zeros(0, bool), *action]), torch.bool),
+        old_logprobs=tensor(np.concatenate(old_logprobs), torch.float32),
+        sampler_logprobs=tensor(np.concatenate(sampler_logprobs), torch.float32),
+        action=tensor(np.concatenate(action), torch.bool),
         turn_of=tensor(np.repeat(np.arange(len(turns)), lengths), torch.int64),
-        advantages=tensor([each.advantage for each in turns], torch.float32),
+        advantages=tensor([turn.advantage for turn in turns], torch.float32),
         returns=tensor(returns, torch.float32) if returns else None,
-        old_values=tensor([each.turn.value for each in turns], torch.float32),
-        on_policy=tensor([each.turn.on_policy for each in turns], torch.bool),
-        has_choice=tensor([each.span.choice is not None for each in turns], torch.bool),
+        old_values=tensor([turn.turn.value for turn in turns], torch.float32),
+        on_policy=tensor([turn.turn.on_policy for turn in turns], torch.bool),
+        has_choice=tensor([turn.span.choice is not None for turn in turns], torch.bool),
     )

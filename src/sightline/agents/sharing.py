@@ -30,16 +30,26 @@ def gather_episodes(engine: Engine, local: Sequence[Trajectory], group: int, pic
     """
     if engine.world == 1:
         return list(local)
-    # index of a local episode -> place in the order of all
-    places = [(i // group * engine.world + engine.rank) * group + i % group for i in range(len(local))]
+    # Tasks are dealt out in turn, so this process's i-th episode has its place among those of all processes:
+    #
+    #     group 2, world 2     rank 0: task 0, task 2     places 0 1, 4 5
+    #                          rank 1: task 1, task 3     places 2 3, 6 7
+    places: list[int] = []
+    for i in range(len(local)):
+        local_task, member = divmod(i, group)
+        task = local_task * engine.world + engine.rank
+        places.append(task * group + member)
     sent: dict[str, Picture] = {}  # equal pictures become one object, which is pickled once
-    light = [
-        (place, replace(without_tensors(episode, sent if place < pictured else None), elsewhere=True))
-        for place, episode in zip(places, local, strict=True)
-    ]
-    mine = dict(zip(places, local, strict=True))
-    gathered = dict(pair for part in engine.gather(light) for pair in part) | mine
-    return [gathered[place] for place in sorted(gathered)]
+    light: list[tuple[int, Trajectory]] = []
+    for place, episode in zip(places, local, strict=True):
+        pictures = sent if place < pictured else None
+        light.append((place, replace(without_tensors(episode, pictures), elsewhere=True)))
+    episodes: dict[int, Trajectory] = {}
+    for part in engine.gather(light):
+        episodes |= dict(part)
+    # Those of this process as they were, with all that it learns from.
+    episodes |= dict(zip(places, local, strict=True))
+    return [episodes[place] for place in sorted(episodes)]
 
 
 def without_tensors(episode: Trajectory, pictures: dict[str, Picture] | None) -> Trajectory:
@@ -50,22 +60,27 @@ def without_tensors(episode: Trajectory, pictures: dict[str, Picture] | None) ->
             replaces them by references.
     """
 
-    def kept(picture: Picture) -> Picture:
-        return reference_to(picture) if pictures is None else pictures.setdefault(picture.digest, picture)
+    def stand_in(picture: Picture) -> Picture:
+        if pictures is None:
+            return reference_to(picture)
+        return pictures.setdefault(picture.digest, picture)
 
-    return replace(episode, turns=[replace(light_turn(turn, kept), frame=None) for turn in episode.turns], end=None)
+    turns = [replace(light_turn(turn, stand_in), frame=None) for turn in episode.turns]
+    return replace(episode, turns=turns, end=None)
 
 
-def light_turn(turn: Turn, kept: Callable[[Picture], Picture]) -> Turn:
+def light_turn(turn: Turn, stand_in: Callable[[Picture], Picture]) -> Turn:
     """Copy a turn without what only learning needs; the frame stays, which a reward model may not have seen yet.
 
     Args:
-        kept: picture -> what stands in its place.
+        stand_in: picture -> what stands in its place.
     """
+    # Empty, not None: None says that another sampler than the policy replied.
+    prompt = None if turn.prompt is None else Prompt(np.zeros(0, np.int64))
     return replace(
         turn,
-        exchange=replace(turn.exchange, pictures=tuple(map(kept, turn.exchange.pictures))),
-        prompt=None if turn.prompt is None else Prompt(np.zeros(0, np.int64)),
+        exchange=replace(turn.exchange, pictures=tuple(map(stand_in, turn.exchange.pictures))),
+        prompt=prompt,
         sample=replace(turn.sample, kept=()),
     )
 

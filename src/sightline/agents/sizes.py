@@ -9,8 +9,10 @@ from sightline.models.vlm.loading import folder_of
 
 def space_of(recipe: AgentRecipe) -> str:
     """Memory and disk space of a recipe, in two lines; sizes of weights are known where their files lie here."""
-    size = _weights(recipe.policy.model)
-    model = "the model" if size is None else f"the model ({readable_size(size)} of weights in its files)"
+    model = "the model"
+    size = _weight_bytes(recipe.policy.model)
+    if size is not None:
+        model += f" ({readable_size(size)} of weights in its files)"
     memory = (
         f"{model}; of the weights that learn a gradient and twice as much of the optimiser (float32); activations of "
         f"{recipe.update.micro_batch} replies at a time (update.micro_batch); each picture that was shown since the "
@@ -23,7 +25,7 @@ def space_of(recipe: AgentRecipe) -> str:
     return f"memory      {memory}\ndisk        {on_disk}"
 
 
-def _weights(model: str) -> int | None:
+def _weight_bytes(model: str) -> int | None:
     """Bytes of a model's weights as its files hold them; None if they are not here."""
     folder = folder_of(model)
     if folder is None:

@@ -161,6 +161,11 @@ class Trajectory:
         return np.array([turn.reward for turn in self.turns], np.float64)
 
     @property
+    def forfeited(self) -> bool:
+        """Whether a reply ended the episode because no action could be taken from it."""
+        return any(turn.played is None for turn in self.turns)
+
+    @property
     def env_return(self) -> float:
         """Sum of the environment's own rewards, minus the penalties."""
         return float(sum(turn.env_reward - turn.penalty for turn in self.turns))
