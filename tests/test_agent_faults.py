@@ -342,14 +342,19 @@ def test_a_warm_start_with_too_little_memory_is_one_with_smaller_passes(monkeypa
         sizes.append(len(passages))
         return score(self, passages, *rest)
 
-    losses = []
+    losses, said = [], list[str]()
     for setup in (enough, little):
         setup.engine.prepare(setup.vlm)
         monkeypatch.setattr(VLM, "score", scored if setup is little else score)
-        losses.append(warm_start(setup, settings, lambda samples, numbers: None)["warm_start/loss"])
+        numbers = warm_start(setup, settings, lambda samples, numbers: None, say=said.append)
+        losses.append(numbers["warm_start/loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and sizes[0] == 8 and set(sizes[1:]) == {4}
+    assert [line.split(" turns")[0] for line in said] == [
+        "out of memory: going on with 8",
+        "out of memory: going on with 4",
+    ]
     monkeypatch.setattr(VLM, "score", lambda *arguments: (_ for _ in ()).throw(MemoryError()))
-    with pytest.raises(RunFailed, match=r"warm start: out of memory; lower update\.micro_batch"):
+    with pytest.raises(RunFailed, match=r"warm start, update 1: out of memory with a single turn in a pass"):
         warm_start(little, settings, lambda samples, numbers: None)
 
 

@@ -4,6 +4,8 @@ rollout -- values -- advantages -- reference log-probs -- epochs of optimiser st
            (no gradient)           (no gradient)          |
                                                           step = microbatches of all processes:
                                                           score -> loss / global turns -> backward, summed
+
+Which tokens are in the loss (the loss mask): `sequences`. What happens when memory runs out: `optimiser_steps`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
 from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
+from sightline.agents.optimiser_steps import OptimiserSteps
 from sightline.agents.sequences import (
     TrainingSequence,
     build_sequences,
@@ -33,9 +35,6 @@ from sightline.config.agents import Update
 from sightline.errors import RunFailed
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import TokenSequence, TokenStats, TurnSpan
-
-OUT_OF_MEMORY = "out of memory"
-Result = TypeVar("Result")
 
 
 class PolicyLearner:
@@ -62,15 +61,25 @@ class PolicyLearner:
         seed: int = 0,
         say: Callable[[str], None] = print,
     ) -> None:
-        self._vlm, self._engine, self._say = vlm, engine, say
-        self._algorithm, self._settings = algorithm, settings or Update()
-        self._temperature, self._seed = temperature, seed
-        self._micro_batch = self._settings.micro_batch
+        self._vlm = vlm
+        self._engine = engine
+        self._algorithm = algorithm
+        self._settings = settings = settings or Update()
+        self._temperature = temperature
+        self._seed = seed
         parameters = [parameter for parameter in vlm.scorer.parameters() if parameter.requires_grad]
         if not parameters:
             raise RunFailed("nothing is left to learn: policy.freeze names all parts")
         self.optimiser = torch.optim.AdamW(
-            parameters, self._settings.learning_rate, betas=(0.9, 0.95), weight_decay=self._settings.weight_decay
+            parameters, settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+        )
+        self._optimiser_steps = OptimiserSteps(
+            engine,
+            self.optimiser,
+            settings.micro_batch,
+            settings.max_grad_norm,
+            "the last checkpoint is good; lower update.learning_rate",
+            say,
         )
 
     def compute_values(self, trajectories: Sequence[Trajectory]) -> Sums:
@@ -87,55 +96,52 @@ class PolicyLearner:
             (`losses.sampler_mismatch`), of the turns that were scored.
         """
         complete = [episode for episode in trajectories if episode.error is None]
+        # Those alone have a state after their last turn that is worth something.
+        cut_off = [episode for episode in complete if episode.end is not None]
 
-        def compute() -> Sums:
-            sums = self._score_turns(complete)
+        def compute(micro_batch: int) -> Sums:
+            sums = self._score_turns(complete, micro_batch)
             if self._algorithm.needs_values:
-                self._bootstrap_values([episode for episode in complete if episode.end is not None])
+                self._bootstrap_values(cut_off, micro_batch)
             return sums
 
-        return self._with_smaller_passes(compute)
+        return self._optimiser_steps.score(compute)
 
-    def _with_smaller_passes(self, compute: Callable[[], Result]) -> Result:
-        """Result of a computation without gradient, which is begun again with smaller passes if memory runs out."""
-        while True:
-            try:
-                with torch.no_grad():
-                    return compute()
-            except (torch.OutOfMemoryError, MemoryError) as error:
-                if self._micro_batch == 1:
-                    raise RunFailed("out of memory while scoring a single turn; take a smaller model") from error
-            self._halve_micro_batch()
-
-    def _score_turns(self, trajectories: Sequence[Trajectory]) -> Sums:
+    def _score_turns(self, trajectories: Sequence[Trajectory], micro_batch: int) -> Sums:
         """Score turns with the present weights, which have sampled them unless rollouts are asynchronous."""
+        # Importance ratios compare with what the learner computes before the weights change. In float32 that is what
+        # the sampler has computed, but for rounding; a correction for the sampler needs both all the same.
+        needs_old_logprobs = not self._vlm.exact or self._settings.importance_cap is not None
+        batches = microbatches(build_sequences(trajectories), micro_batch)
+        if not needs_old_logprobs and not self._algorithm.needs_values:
+            batches = batches[:1]  # only to compare sampler and trainer
         sums: list[Sums] = []
-        batches = microbatches(build_sequences(trajectories), self._micro_batch)
-        rounds = not self._vlm.exact
-        # The correction for the sampler compares its log-probs with the learner's own.
-        rounds = rounds or self._settings.importance_cap is not None
-        for batch in batches if rounds or self._algorithm.needs_values else batches[:1]:
+        for batch in batches:
             turns = _turns_of(batch)
             for turn in turns:
                 turn.old_logprobs = None  # compared below are those of sampling, also in a second attempt
             scores = self._vlm.score([sequence.tokens for sequence in batch], self._temperature)
             sums.append(sampler_mismatch(scores, build_targets(batch, self._vlm.device)))
-            logprobs = _split(scores.logprobs, turns) if rounds else [None] * len(turns)
-            for turn, value, old in zip(turns, scores.values.tolist(), logprobs, strict=True):
-                turn.value, turn.old_logprobs = value, old
+            for turn, value in zip(turns, scores.values.tolist(), strict=True):
+                turn.value = value
+            if needs_old_logprobs:
+                for turn, old_logprobs in zip(turns, _split_by_turn(scores.logprobs, turns), strict=True):
+                    turn.old_logprobs = old_logprobs
         return merge_sums(sums)
 
-    def _score_with_reference(self, sequences: Sequence[TrainingSequence]) -> None:
+    def _score_with_reference(self, sequences: Sequence[TrainingSequence], micro_batch: int) -> None:
         """Write the reference model's log-probs into turns that are learned from; others need none."""
-        for batch in microbatches(sequences, self._micro_batch):
-            turns, tokens = _turns_of(batch), [sequence.tokens for sequence in batch]
-            logprobs = _split(self._vlm.reference_logprobs(tokens, self._temperature), turns)
-            for turn, of_turn in zip(turns, logprobs, strict=True):
-                turn.ref_logprobs = of_turn
+        for batch in microbatches(sequences, micro_batch):
+            turns = _turns_of(batch)
+            tokens = [sequence.tokens for sequence in batch]
+            logprobs = self._vlm.reference_logprobs(tokens, self._temperature)
+            for turn, ref_logprobs in zip(turns, _split_by_turn(logprobs, turns), strict=True):
+                turn.ref_logprobs = ref_logprobs
 
-    def _bootstrap_values(self, truncated: Sequence[Trajectory]) -> None:
+    def _bootstrap_values(self, cut_off: Sequence[Trajectory], micro_batch: int) -> None:
         """Compute the value of the state in which each truncated episode was cut off."""
-        for batch in _chunks(truncated, self._micro_batch):
+        for start in range(0, len(cut_off), micro_batch):
+            batch = cut_off[start : start + micro_batch]
             sequences = []
             for episode in batch:
                 assert episode.end is not None
@@ -153,8 +159,11 @@ class PolicyLearner:
             trajectories: of all processes, with values; episodes of a group beside each other.
         """
         groups: list[Group] = [list(group) for _, group in groupby(trajectories, key=lambda episode: episode.seed)]
-        advantages = self._algorithm.compute_advantages(groups)
-        return [one for of_group in advantages for one in of_group]
+        # Group by group, and flat again: the learner goes on by episodes.
+        advantages: list[Advantages | None] = []
+        for group_advantages in self._algorithm.compute_advantages(groups):
+            advantages += group_advantages
+        return advantages
 
     def learn(
         self,
@@ -175,19 +184,17 @@ class PolicyLearner:
             RunFailed: a loss or gradient is not finite; the weights are those of the last good step.
         """
         if self._settings.all_turns:
-            advantages = [
-                Advantages(np.zeros(len(one.turns))) if found is None and is_complete(one) else found
-                for one, found in zip(trajectories, advantages, strict=True)
-            ]
+            advantages = _zeros_for_none(trajectories, advantages)
+        # Lay the turns out as sequences: optimiser steps are drawn from those of all processes, and each process passes
+        # its own through the model.
         turns, sequences = self._sequences(trajectories, advantages)
         own = [sequence for sequence in sequences if sequence is not None]
         padding = self._padding(own)
+        # The reference model does not change, so all epochs can do with its log-probs of now.
         if self._settings.needs_reference:
             with self._engine.full_params():
-                self._with_smaller_passes(lambda: self._score_with_reference(own))
-        progress = min(max(progress, 0.0), 1.0)
-        factor = {"linear": 1.0 - progress, "cosine": 0.5 * (1.0 + math.cos(math.pi * progress))}
-        learning_rate = self._settings.learning_rate * factor.get(self._settings.schedule, 1.0)
+                self._optimiser_steps.score(lambda micro_batch: self._score_with_reference(own, micro_batch))
+        learning_rate = self._scheduled_learning_rate(progress)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         sums: list[Sums] = []
@@ -198,9 +205,11 @@ class PolicyLearner:
             for number, step in enumerate(steps):
                 place = f"update {update}, epoch {epoch + 1}, step {number + 1} of {len(steps)}"
                 local = [sequence for i in step if (sequence := sequences[i]) is not None]
-                step_sums, norm = self._step(local, padding, sum(turns[i] for i in step), place)
+                total_turns = sum(turns[i] for i in step)
+                step_sums, norm = self._step(local, padding, total_turns, place)
                 sums.append(step_sums)
                 norms.append(norm)
+        # Metrics of all processes: sums of sums, divided at the very end.
         total = merge_sums(self._engine.gather(merge_sums(sums)))
         return update_metrics(total) | {
             "update/gradient_norm": float(np.mean(norms)) if norms else None,
@@ -208,6 +217,16 @@ class PolicyLearner:
             "update/learning_rate": learning_rate,
             "update/turns": float(sum(turns)),
         }
+
+    def _scheduled_learning_rate(self, progress: float) -> float:
+        """Learning rate after that share of the run, which may be over by a few turns."""
+        progress = min(max(progress, 0.0), 1.0)
+        factor = 1.0
+        if self._settings.schedule == "linear":
+            factor = 1.0 - progress
+        elif self._settings.schedule == "cosine":
+            factor = 0.5 * (1.0 + math.cos(math.pi * progress))
+        return self._settings.learning_rate * factor
 
     def _sequences(
         self, trajectories: Sequence[Trajectory], advantages: Sequence[Advantages | None]
@@ -217,98 +236,68 @@ class PolicyLearner:
         The others' are None: their prompts are not here. So the steps are those of one process, whoever has played.
         """
         # Built again, not kept from scoring: advantages depend on the episodes of all processes.
-        local = {
-            i: build_sequences([trajectory], [credit])
-            for i, (trajectory, credit) in enumerate(zip(trajectories, advantages, strict=True))
-            if not trajectory.elsewhere
-        }
-        counts: dict[int, list[int]] = {}
-        for part in self._engine.gather({i: [len(one.turns) for one in found] for i, found in local.items()}):
-            counts |= part
-        turns, sequences = list[int](), list[TrainingSequence | None]()
-        for i in sorted(counts):
-            turns += counts[i]
-            sequences += local.get(i, [None] * len(counts[i]))
+        local: dict[int, list[TrainingSequence]] = {}
+        local_turns: dict[int, list[int]] = {}
+        for i, (trajectory, episode_advantages) in enumerate(zip(trajectories, advantages, strict=True)):
+            if not trajectory.elsewhere:
+                local[i] = build_sequences([trajectory], [episode_advantages])
+                local_turns[i] = [len(sequence.turns) for sequence in local[i]]
+        # Index of an episode -> turns of each of its sequences, whoever has played it.
+        all_turns: dict[int, list[int]] = {}
+        for part in self._engine.gather(local_turns):
+            all_turns |= part
+        turns: list[int] = []
+        sequences: list[TrainingSequence | None] = []
+        for i in sorted(all_turns):
+            turns += all_turns[i]
+            sequences += local.get(i, [None] * len(all_turns[i]))
         return turns, sequences
 
     def _padding(self, local: Sequence[TrainingSequence]) -> list[TrainingSequence]:
         """The shortest sequence of this process, or of another if it has none and has to keep up."""
         shortest = sorted(local, key=lambda sequence: sequence.tokens.length)[:1]
         if self._engine.uniform_steps and not all(self._engine.gather(bool(shortest))):
-            known = self._engine.gather(shortest)  # by all of them, the only time that pictures are sent
-            return shortest or next(filter(None, known), [])
+            # The only time that pictures are sent.
+            candidates = self._engine.gather(shortest)
+            if not shortest:
+                return next(filter(None, candidates), [])
         return shortest
 
     def _step(
         self, local: Sequence[TrainingSequence], padding: list[TrainingSequence], total_turns: int, place: str
     ) -> tuple[Sums, float]:
-        """Run one optimiser step; with smaller microbatches if memory runs out.
+        """Run one optimiser step.
 
         Args:
             local: sequences of this process; may be empty.
             padding: see `padded_microbatches`.
             total_turns: of all processes.
+
+        Returns:
+            Measurements of this process's passes, and the norm of the gradient.
         """
-        while True:
-            sums: Sums = {}
-            trouble: str | None = None
-            try:
-                sums = self._backward(local, padding, total_turns)
-            except NonFiniteLoss as error:
-                trouble = f"{place}: {error}; the last checkpoint is good"
-            except (torch.OutOfMemoryError, MemoryError) as error:
-                trouble = OUT_OF_MEMORY
-                if self._micro_batch == 1:
-                    trouble = (
-                        f"{place}: out of memory with a single turn in a pass; try policy.gradient_checkpointing=true, "
-                        "policy.lora or a smaller model"
-                    )
-                if self._engine.uniform_steps:  # the others wait in the middle of a pass and cannot be told
-                    raise RunFailed(
-                        f"{place}: out of memory; lower update.micro_batch (it is {self._micro_batch})"
-                    ) from error
-            # A problem of one process must be known to all of them: they retry together or end together.
-            troubles = {one for one in self._engine.gather(trouble) if one is not None}
-            if not troubles:
-                break
-            for one in sorted(troubles - {OUT_OF_MEMORY}):
-                raise RunFailed(one)
-            self.optimiser.zero_grad(set_to_none=True)  # gradients of the passes before the one that failed
-            self._halve_micro_batch()
-        norm = self._engine.step(self.optimiser, self._settings.max_grad_norm)
-        if not math.isfinite(norm):
-            raise RunFailed(
-                f"{place}: the gradient is not finite; the last checkpoint is good; lower update.learning_rate"
-            )
-        return sums, norm
+        return self._optimiser_steps.step(
+            lambda micro_batch: self._backward(local, padding, total_turns, micro_batch), place
+        )
 
-    def _halve_micro_batch(self) -> None:
-        """After running out of memory: use smaller forward passes from now on."""
-        self._micro_batch = max(1, self._micro_batch // 2)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        self._say(f"out of memory: going on with {self._micro_batch} turns in a pass, to the same effect")
-
-    def _backward(self, local: Sequence[TrainingSequence], padding: list[TrainingSequence], total_turns: int) -> Sums:
+    def _backward(
+        self, local: Sequence[TrainingSequence], padding: list[TrainingSequence], total_turns: int, micro_batch: int
+    ) -> Sums:
         """Accumulate the gradients of this process's share of an optimiser step."""
-        passes = microbatches(local, self._micro_batch)
+        passes = microbatches(local, micro_batch)
         sums: list[Sums] = []
         non_finite: NonFiniteLoss | None = None
         for sequences, counts in padded_microbatches(self._engine, passes, padding):
+            # The one forward pass with gradient: log-probs of sampled tokens, values, entropies.
             scores = self._vlm.score([sequence.tokens for sequence in sequences], self._temperature)
             if not counts:
                 _backward_nothing(scores)
                 continue
-            ref_logprobs: torch.Tensor | None = None
-            if self._settings.needs_reference:
-                known = [turn.ref_logprobs for turn in _turns_of(sequences)]
-                assert all(one is not None for one in known), "they are computed before the first step"
-                ref_logprobs = torch.from_numpy(np.concatenate(known)).to(self._vlm.device)  # type: ignore[arg-type]
             try:
                 output = policy_loss(
                     scores,
                     build_targets(sequences, self._vlm.device),
-                    ref_logprobs,
+                    self._reference_logprobs(sequences),
                     self._settings,
                     self._algorithm,
                     total_turns=total_turns,  # of all processes, so that gradients can be summed
@@ -317,6 +306,7 @@ class PolicyLearner:
                 non_finite = non_finite or error
                 if not self._engine.uniform_steps:
                     break
+                # The others are in the same pass: go on to the end, and complain then.
                 _backward_nothing(scores)
                 continue
             torch.autograd.backward(output.loss)
@@ -325,20 +315,41 @@ class PolicyLearner:
             raise non_finite
         return merge_sums(sums)
 
+    def _reference_logprobs(self, sequences: Sequence[TrainingSequence]) -> torch.Tensor | None:
+        """float32[T] of a microbatch, in the order of its tokens; None if the loss has no KL term."""
+        if not self._settings.needs_reference:
+            return None
+        logprobs: list[np.ndarray] = []
+        for turn in _turns_of(sequences):
+            assert turn.ref_logprobs is not None, "they are computed before the first step"
+            logprobs.append(turn.ref_logprobs)
+        return torch.from_numpy(np.concatenate(logprobs)).to(self._vlm.device)
+
+
+def _zeros_for_none(
+    trajectories: Sequence[Trajectory], advantages: Sequence[Advantages | None]
+) -> list[Advantages | None]:
+    """Give complete episodes without advantages those of 0: the KL and the entropy of their turns count then."""
+    filled = list(advantages)
+    for i, (episode, episode_advantages) in enumerate(zip(trajectories, advantages, strict=True)):
+        if episode_advantages is None and is_complete(episode):
+            filled[i] = Advantages(np.zeros(len(episode.turns)))
+    return filled
+
 
 def _backward_nothing(scores: TokenStats) -> None:
     """Backward pass of no effect: the other processes wait for it, and for a gradient of every weight."""
     torch.autograd.backward(0.0 * (scores.logprobs.sum() + scores.values.sum()))
 
 
-def _turns_of(batch: Sequence[TrainingSequence]) -> list[Turn]:
-    return [each.turn for sequence in batch for each in sequence.turns]
+def _turns_of(sequences: Sequence[TrainingSequence]) -> list[Turn]:
+    turns: list[Turn] = []
+    for sequence in sequences:
+        turns += [sequence_turn.turn for sequence_turn in sequence.turns]
+    return turns
 
 
-def _split(logprobs: torch.Tensor, turns: Sequence[Turn]) -> list[np.ndarray]:
+def _split_by_turn(logprobs: torch.Tensor, turns: Sequence[Turn]) -> list[np.ndarray]:
     """Log-probs of each turn; scores are flat, those of all turns one after the other."""
-    return np.split(logprobs.float().cpu().numpy(), np.cumsum([len(turn.sample.ids) for turn in turns])[:-1])
-
-
-def _chunks(items: Sequence[Any], size: int) -> list[Any]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
+    ends = np.cumsum([len(turn.sample.ids) for turn in turns])
+    return np.split(logprobs.float().cpu().numpy(), ends[:-1])

@@ -7,6 +7,28 @@ rollout -- update -- rollout -- update -- ...        in between: the session (`s
      |
      v
 test of the best model
+
+Streams of chance (how seeds are derived): every random number of training comes from a PRNG key with the
+recipe's `seed`, and no stream goes on from update to update, so that a resumed run draws what it would have drawn. The
+word or the number in front keeps streams apart.
+
+    what is random                        key                                               where
+    tasks of an update                    crc32("training"), seed, update[, attempt]        `AgentTrainer._tasks`
+      an environment's episode            the task's seed, by `reset(seed=…)`               `rollouts`
+      a reply's tokens                    1, seed, update, task, member, turn               `samplers.policy`
+      the seed of a reply on a server     3, seed, update, task, member, turn               `samplers`
+      a random action for a reply         2, seed, update, task, member, turn               `rollouts`
+    order of sequences in an epoch        seed, update, epoch                               `sequences.minibatches`
+    evaluation seeds                      crc32(panel's name), 0 (`sightline evaluate`      `evaluation.seeds`
+                                          can set it), not the recipe's seed
+      replies, where they are sampled     1, task, 0, turn                                  `samplers.policy`
+      random play, random actions         2, task, [0, ]turn                                `evaluation`, `rollouts`
+    demonstrations                        seed, 1, episode: task; seed, 2: what is played   `demos`
+    order of demonstrations of a file     seed                                              `warm_start`
+    first weights of adapters, critic     seed, by `torch.manual_seed`                      `models.vlm.model`
+    questions, fits of a learned reward   seed                                              `preferences`, `rewards`
+
+An attempt is a rollout of `rollouts.dynamic_sampling` beyond the first. A member is an episode's index in its group.
 """
 
 from __future__ import annotations
@@ -53,7 +75,7 @@ from sightline.runs.stopping import StopRequests
 from sightline.session import Finished, RunSession
 
 STATE = "trainer.safetensors"
-TOLD_EVERY = 30.0
+REPORT_EVERY = 30.0
 """Seconds after which an evaluation says again how far it is."""
 CHECKED_REPLIES = 32
 """Replies that are looked at before the first update."""
@@ -115,13 +137,13 @@ class _Batch:
     """What an update learns from.
 
     Attributes:
-        played: the episodes of all processes.
-        advantages: of each of them.
+        episodes: of all processes.
+        advantages: of each episode.
         mismatch: how far the sampler's probabilities are from the learner's.
         seconds: how long it took to play them.
     """
 
-    played: list[Trajectory] = field(default_factory=list)
+    episodes: list[Trajectory] = field(default_factory=list)
     advantages: list[Advantages | None] = field(default_factory=list)
     mismatch: Sums = field(default_factory=dict)
     seconds: float = 0.0
@@ -138,13 +160,16 @@ class AgentTrainer:
         self.setup, self.session = setup, session
         recipe = setup.recipe
         self._is_main_process = setup.engine.rank == 0
-        self._train_worker, self._eval_worker = setup.rollout_worker(training=True), setup.rollout_worker()
+        self._train_worker = setup.rollout_worker(training=True)
+        self._eval_worker = setup.rollout_worker()
         self._validation = setup.eval_seeds("validation", recipe.evaluation.episodes)
         self._test = setup.eval_seeds("test", recipe.evaluation.test_episodes)
         self._online = setup.online_reward(session.run.path, session.progress.say)
-        self._rewards, self._train_rewards = setup.turn_rewards(), setup.turn_rewards(self._online)
+        self._rewards = setup.turn_rewards()
+        self._train_rewards = setup.turn_rewards(self._online)
         self._alarms = Alarms(recipe.alarms)
-        self._turns, self._updates = 0, 0
+        self._turns = 0
+        self._updates = 0
         self._knows_success = False
         """Whether the environment has stated success so far, so that checkpoints are chosen by it."""
         self._latest: tuple[list[Trajectory], list[Advantages | None]] | None = None
@@ -205,14 +230,15 @@ class AgentTrainer:
             if self._is_main_process:
                 self._check_pictures()
                 self._check_replies()
-            numbers_before = summary(self._play(self._test, "before RL"), self._test, self._eval_worker.success)
+            episodes = self._play(self._test, "before RL")
+            numbers_before = summary(episodes, self._test, self._eval_worker.success)
             if self._is_main_process:
                 self.session.write_json("untrained.json", numbers_before)
                 self.session.progress.say(f"before RL    test: {describe(numbers_before)}")
-                self._tell_what_is_chosen_by(numbers_before)
+                self._warn_if_chosen_by_return(numbers_before)
         self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
 
-    def _tell_what_is_chosen_by(self, numbers: Mapping[str, Any]) -> None:
+    def _warn_if_chosen_by_return(self, numbers: Mapping[str, Any]) -> None:
         if numbers["episodes"] and numbers["success_rate"] is None and self.setup.judge is None:
             self.session.warn(
                 f"'{self.setup.recipe.env}' does not state success, so the checkpoint with the highest return is "
@@ -223,7 +249,7 @@ class AgentTrainer:
         """Warn before a run is spent on pictures that show nothing."""
         recipe = self.setup.recipe
         if recipe.text_only or recipe.workers == "processes":
-            return  # what is wanted in processes of its own may not bear to be played in this one
+            return  # what is played in processes of its own may not bear to be played in this one
         with contextlib.suppress(Exception, SystemExit):  # a game that fails is told of by the episodes to come
             trouble = picture_trouble(game_maker(recipe), recipe.seed)
             if trouble is not None:
@@ -233,14 +259,14 @@ class AgentTrainer:
         """Warn before a run is spent on a model whose replies cannot be read."""
         tasks = [EpisodeTask(seed) for seed in self.setup.eval_seeds("replies", CHECKED_REPLIES).seeds]
         turns = self._train_worker.first_turns(self.setup.sampler(training=True), tasks)
-        unread = [turn for turn in turns if turn.reply.failure is not None]
-        if len(unread) > self.setup.recipe.alarms.unparsable * len(turns):
-            reasons = Counter(str(turn.reply.failure) for turn in unread)
-            said = " ".join(unread[0].sample.text.split())
+        unparsable = [turn for turn in turns if turn.reply.failure is not None]
+        if len(unparsable) > self.setup.recipe.alarms.unparsable * len(turns):
+            failures = Counter(str(turn.reply.failure) for turn in unparsable)
+            reasons = ", ".join(f"{failure}: {count}" for failure, count in failures.most_common())
+            example = " ".join(unparsable[0].sample.text.split())
             self.session.warn(
-                f"{len(unread)} of {len(turns)} replies cannot be read "
-                f"({', '.join(f'{reason}: {count}' for reason, count in reasons.most_common())}), such as "
-                f"'{said[:60]}': the model does not reply in the form that it is asked for; warm-start it "
+                f"{len(unparsable)} of {len(turns)} replies cannot be read ({reasons}), such as "
+                f"'{example[:60]}': the model does not reply in the form that it is asked for; warm-start it "
                 "(warm_start={}), or choose another policy.model or replies.format"
             )
 
@@ -249,11 +275,13 @@ class AgentTrainer:
         setup = self.setup
 
         def report(samples: int, numbers: MetricValues) -> None:
+            line = f"warm start: {samples} samples, loss {numbers['warm_start/loss']:.3f}"
             accuracy = numbers.get("warm_start/truthful")
-            said = "" if accuracy is None else f", {accuracy:.0%} of what is said of the pictures is true"
-            self.session.progress.say(f"warm start: {samples} samples, loss {numbers['warm_start/loss']:.3f}{said}")
+            if accuracy is not None:
+                line += f", {accuracy:.0%} of what is said of the pictures is true"
+            self.session.progress.say(line)
 
-        numbers = warm_start(setup, settings, report, self._give_up_if_overdue)
+        numbers = warm_start(setup, settings, report, self._give_up_if_overdue, self.session.progress.say)
         accuracy = numbers.get("warm_start/truthful")
         if settings.stop_at is not None and accuracy is not None and accuracy < settings.stop_at:
             self.session.warn(
@@ -281,7 +309,8 @@ class AgentTrainer:
         setup.weights_changed(int(state["updates"]))
         with restoring(folder):
             setup.engine.load_optimiser_state(self._learner.optimiser, state["optimiser"])
-            self._turns, self._updates = int(state["turns"]), int(state["updates"])
+            self._turns = int(state["turns"])
+            self._updates = int(state["updates"])
             self._alarms.load_state_dict(state["alarms"])
             self._knows_success = bool(state.get("knows_success", False))  # older checkpoints have none
             if self._online is not None:
@@ -324,61 +353,63 @@ class AgentTrainer:
     # -- one update: rollout, values, advantages, training ---------------------------------------------------------
 
     def _update(self) -> None:
-        began = time.monotonic()
+        start = time.monotonic()
         batch = self._play_batch()
-        values: MetricValues = rollout_metrics(batch.played)
+        metrics: MetricValues = rollout_metrics(batch.episodes)
         if self.setup.server is not None:
-            values["rollout/staleness"] = float(max(staleness(one, self._updates) for one in batch.played))
+            oldest = max(staleness(episode, self._updates) for episode in batch.episodes)
+            metrics["rollout/staleness"] = float(oldest)
         progress = self._turns / self.setup.recipe.steps
-        values |= self._learner.learn(batch.played, batch.advantages, self._updates, progress)
+        metrics |= self._learner.learn(batch.episodes, batch.advantages, self._updates, progress)
+        # Before anything is recorded: what plays ahead waits for these weights.
         self._hand_on_weights(self._updates + 1)
-        values |= {k: v for k, v in update_metrics(batch.mismatch).items() if "mismatch" in k}
-        turns = sum(len(episode.turns) for episode in batch.played)
-        seconds = time.monotonic() - began
+        mismatch = update_metrics(batch.mismatch)
+        metrics |= {name: value for name, value in mismatch.items() if "mismatch" in name}
+        turns = sum(len(episode.turns) for episode in batch.episodes)
+        seconds = time.monotonic() - start
         self._turns += turns
         self._updates += 1
-        values |= {
+        metrics |= {
             "time/steps_per_second": turns / seconds,
             "time/rollout": batch.seconds,
             "time/update": seconds - batch.seconds,
-            "rollout/episodes": float(len(batch.played)),
+            "rollout/episodes": float(len(batch.episodes)),
         }
-        self._record(batch, values)
+        self._record(batch, metrics)
 
     def _play_batch(self) -> _Batch:
         """Play the tasks of an update, others in place of those that teach nothing, and compute their advantages."""
-        setup, rollouts, engine = self.setup, self.setup.recipe.rollouts, self.setup.engine
+        engine = self.setup.engine
+        rollouts = self.setup.recipe.rollouts
+        episodes_per_task = self.setup.recipe.algorithm.episodes_per_task
         batch = _Batch()
-        mismatches = list[Sums]()
+        mismatches: list[Sums] = []
         for attempt in range(1 + rollouts.dynamic_sampling):
-            missing = rollouts.tasks - informative_tasks(batch.played, batch.advantages)
-            if missing <= 0:
+            tasks = rollouts.tasks - informative_tasks(batch.episodes, batch.advantages)
+            if tasks <= 0:
                 break
             with engine.full_params():
-                started = time.monotonic()
-                local = self._rollout(missing, attempt)
-                batch.seconds += time.monotonic() - started
+                start = time.monotonic()
+                local = self._rollout(tasks, attempt)
+                batch.seconds += time.monotonic() - start
                 if self._train_rewards is not None:
                     self._train_rewards.score(local, learns=True)
                 mismatches += engine.gather(self._learner.compute_values(local))
             # Advantages compare episodes of all processes, and every process needs the number of all turns for its
             # loss.
-            group = setup.recipe.algorithm.episodes_per_task
-            batch.played += gather_episodes(engine, local, group, pictured=LOGGED_EPISODES)
-            self._tell_of_restarts(batch.played)
-            if not any(is_complete(episode) for episode in batch.played):
-                reasons = sorted({episode.error for episode in batch.played if episode.error})
-                raise RunFailed(f"no episode could be played to its end: {'; '.join(reasons[:2])}")
-            batch.advantages = self._learner.compute_advantages(batch.played)
+            batch.episodes += gather_episodes(engine, local, episodes_per_task, pictured=LOGGED_EPISODES)
+            if any(episode.restarts for episode in batch.episodes):
+                self.session.warn(
+                    "the process of an environment died; its episodes were repeated as far as they had been, and "
+                    "rollout/restarts counts them"
+                )
+            if not any(is_complete(episode) for episode in batch.episodes):
+                errors = sorted({episode.error for episode in batch.episodes if episode.error})
+                raise RunFailed(f"no episode could be played to its end: {'; '.join(errors[:2])}")
+            # Anew for all: what an algorithm divides by may be that of the whole update.
+            batch.advantages = self._learner.compute_advantages(batch.episodes)
         batch.mismatch = merge_sums(mismatches)
         return batch
-
-    def _tell_of_restarts(self, played: Sequence[Trajectory]) -> None:
-        if any(episode.restarts for episode in played):
-            self.session.warn(
-                "the process of an environment died; its episodes were repeated as far as they had been, and "
-                "rollout/restarts counts them"
-            )
 
     def _hand_on_weights(self, version: int) -> None:
         """Let whatever has a copy of the weights have the new ones, or have them where it will ask for them."""
@@ -387,16 +418,16 @@ class AgentTrainer:
         else:
             self._ahead_server().publish(version, keep=self._staleness + 2)
 
-    def _record(self, batch: _Batch, values: MetricValues) -> None:
+    def _record(self, batch: _Batch, metrics: MetricValues) -> None:
         """Log an update, and warn of what its metrics foretell."""
-        for line in self._alarms.watch(values):
+        for line in self._alarms.watch(metrics):
             self.session.warn(line)
-        self.session.log(self._turns, values)
+        self.session.log(self._turns, metrics)
         if self._updates == 1:
-            self._log_trajectories("update-0001", batch.played, batch.advantages)
+            self._log_trajectories("update-0001", batch.episodes, batch.advantages)
         # Not all, for they hold their pictures.
-        self._latest = batch.played[:LOGGED_EPISODES], batch.advantages[:LOGGED_EPISODES]
-        self.session.progress.update(min(self._turns, self.setup.recipe.steps), values)
+        self._latest = batch.episodes[:LOGGED_EPISODES], batch.advantages[:LOGGED_EPISODES]
+        self.session.progress.update(min(self._turns, self.setup.recipe.steps), metrics)
 
     def _rollout(self, count: int, attempt: int = 0) -> list[Trajectory]:
         """Play this process's share of an update's tasks, each one as often as the algorithm's group is large.
@@ -408,22 +439,28 @@ class AgentTrainer:
         if self._ahead is None or attempt:
             with self._present_weights():
                 return self._play_tasks(self._tasks(self._updates, count, attempt), self._updates)
-        played = self._ahead.take(self._updates)
-        fresh = within_bound(played, self._updates, self._staleness)
-        if len(fresh) < len(played):
+        episodes = self._ahead.take(self._updates)
+        fresh = within_bound(episodes, self._updates, self._staleness)
+        if len(fresh) < len(episodes):
             self.session.warn(
-                f"{len(played) - len(fresh)} of {len(played)} episodes are older than "
+                f"{len(episodes) - len(fresh)} of {len(episodes)} episodes are older than "
                 f"rollouts.staleness={self._staleness} and are not learned from"
             )
         return fresh
 
     def _tasks(self, update: int, count: int, attempt: int = 0) -> list[EpisodeTask]:
         """This process's share of an update's tasks."""
-        recipe, engine = self.setup.recipe, self.setup.engine
-        sequence = np.random.SeedSequence([TRAINING, recipe.seed, update, *([attempt] if attempt else [])])
-        seeds = sequence.generate_state(recipe.rollouts.tasks, np.uint32)[:count]
-        local = [int(seed) for seed in seeds[engine.rank :: engine.world]]
-        return [EpisodeTask(seed, member) for seed in local for member in range(recipe.algorithm.episodes_per_task)]
+        recipe = self.setup.recipe
+        engine = self.setup.engine
+        key = [TRAINING, recipe.seed, update]
+        if attempt:
+            key.append(attempt)
+        seeds = np.random.SeedSequence(key).generate_state(recipe.rollouts.tasks, np.uint32)[:count]
+        # Dealt out in turn; the episodes of a group stay on one process (`sharing.gather_episodes`).
+        tasks: list[EpisodeTask] = []
+        for seed in seeds[engine.rank :: engine.world].tolist():
+            tasks += [EpisodeTask(seed, member) for member in range(recipe.algorithm.episodes_per_task)]
+        return tasks
 
     def _play_tasks(self, tasks: list[EpisodeTask], update: int) -> list[Trajectory]:
         sampler = InterruptibleSampler(self.setup.sampler(training=True), self._give_up_if_overdue)
@@ -455,7 +492,8 @@ class AgentTrainer:
 
     def _end_playing_ahead(self) -> None:
         """Whatever was played ahead is not learned from; it is played again after a resumption."""
-        ahead, self._ahead = self._ahead, None
+        ahead = self._ahead
+        self._ahead = None
         if ahead is not None:
             ahead.close()
 
@@ -475,8 +513,8 @@ class AgentTrainer:
     def validate(self) -> Finished:
         """Play the validation seeds."""
         with self.setup.engine.full_params():
-            played = self._play(self._validation, "validation")
-            numbers = summary(played, self._validation, self._eval_worker.success)
+            episodes = self._play(self._validation, "validation")
+            numbers = summary(episodes, self._validation, self._eval_worker.success)
         if self._latest is not None:
             self._log_trajectories(f"update-{self._updates:04d}", *self._latest)
         return Finished(numbers, self._save_policy)
@@ -493,13 +531,17 @@ class AgentTrainer:
             # Some environments state success only where there is one: what was chosen before was so by its return.
             self._knows_success = True
             self.session.state.best_score = None
-        by: float | None = (numbers["score"] or 0.0) if self._knows_success else numbers["return"]
-        return by
+        if self._knows_success:
+            return numbers["score"] or 0.0
+        env_return: float | None = numbers["return"]
+        return env_return
 
     def good_enough(self, numbers: Mapping[str, Any]) -> bool:
         """True if the validation score has reached `evaluation.stop_at`."""
         stop_at = self.setup.recipe.evaluation.stop_at
-        return stop_at is not None and numbers["score"] is not None and numbers["score"] >= stop_at
+        if stop_at is None or numbers["score"] is None:
+            return False
+        return bool(numbers["score"] >= stop_at)
 
     def film(self, step: int) -> Film | None:
         """Film the first validation episode."""
@@ -518,15 +560,15 @@ class AgentTrainer:
             load_reward(best, setup.reward.model)
         setup.weights_changed()
 
-        def keep(pictures: str, played: list[Trajectory]) -> None:
-            self._log_trajectories(f"test-{pictures}", played, [None] * len(played))
+        def log(pictures: str, episodes: list[Trajectory]) -> None:
+            self._log_trajectories(f"test-{pictures}", episodes, [None] * len(episodes))
 
         with setup.engine.full_params():
             result = evaluate_policy(
                 self._eval_worker,
                 self._eval_sampler(),
                 self._test,
-                keep,
+                log,
                 self._rewards,
                 setup.engine,
                 lambda what: self._watch(f"test, {what}", self._test),
@@ -542,23 +584,23 @@ class AgentTrainer:
 
     def _watch(self, what: str, seeds: EvalSeeds) -> Callable[[int], None]:
         """Say what is about to be played, and now and then how far it is; stop it if that was asked for long ago."""
-        say, began = self.session.progress.say, time.monotonic()
+        say = self.session.progress.say
         say(f"{what}: {len(seeds.seeds)} episodes are played")
-        turns, told = 0, began
+        start = last_report = time.monotonic()
+        turns = 0
 
         def after_turns(count: int) -> None:
-            nonlocal turns, told
+            nonlocal turns, last_report
             turns += count
-            if time.monotonic() - told >= TOLD_EVERY:
-                told = time.monotonic()
-                say(f"{what}: {turns:,} turns so far, {told - began:.0f} s")
+            if time.monotonic() - last_report >= REPORT_EVERY:
+                last_report = time.monotonic()
+                say(f"{what}: {turns:,} turns so far, {last_report - start:.0f} s")
             self._give_up_if_overdue()
 
         return after_turns
 
     def _play(self, seeds: EvalSeeds, what: str) -> list[Trajectory]:
         """Play evaluation seeds, those of all processes; a reward model scores the episodes, if there is one."""
-        engine = self.setup.engine
         with self._present_weights():
             return play_eval_seeds(
                 self._eval_worker,
@@ -566,7 +608,7 @@ class AgentTrainer:
                 seeds,
                 after_turns=self._watch(what, seeds),
                 rewards=self._rewards,
-                engine=engine,
+                engine=self.setup.engine,
             )
 
     def _eval_sampler(self) -> InterruptibleSampler:
@@ -580,12 +622,13 @@ class AgentTrainer:
             if self.setup.reward is not None:
                 save_reward(folder, self.setup.reward.model)
 
-    def _log_trajectories(self, name: str, played: list[Trajectory], advantages: list[Advantages | None]) -> None:
+    def _log_trajectories(self, name: str, episodes: list[Trajectory], advantages: list[Advantages | None]) -> None:
         """Write some episodes to the trajectory log. If that fails, the run goes on."""
         try:
             if self._is_main_process:
-                logged = played[:LOGGED_EPISODES], advantages[:LOGGED_EPISODES]
-                records, pictures = trajectory_log(*logged, self.setup.vlm)
+                records, pictures = trajectory_log(
+                    episodes[:LOGGED_EPISODES], advantages[:LOGGED_EPISODES], self.setup.vlm
+                )
                 write_trajectory_log(self.session.run, name, records, pictures)
         except OSError as error:
             self.session.warn(f"the episodes of {name} could not be kept: {error.strerror or error}")

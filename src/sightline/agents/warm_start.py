@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,12 +13,13 @@ import torch
 from sightline.agents.agent_setup import AgentSetup
 from sightline.agents.demos import Demo, read_demos
 from sightline.agents.engines.engine import padded_microbatches
+from sightline.agents.optimiser_steps import OptimiserSteps
 from sightline.agents.parsing import read_reply
 from sightline.agents.resolving import best_play
 from sightline.agents.samplers.policy import PolicySampler
 from sightline.agents.types import same_text
 from sightline.config.agents import WarmStart
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence
 
@@ -33,6 +34,7 @@ def warm_start(
     settings: WarmStart,
     report: Callable[[int, dict[str, float | None]], None],
     before_update: Callable[[], None] = lambda: None,
+    say: Callable[[str], None] = print,
 ) -> dict[str, float | None]:
     """Fine-tune the policy on demonstrations, by cross-entropy on the tokens of their replies.
 
@@ -41,6 +43,7 @@ def warm_start(
         settings: samples, learning rate, and the perception accuracy that is enough.
         report: called with the samples seen so far, and metrics.
         before_update: called before every update; ends the warm start by raising.
+        say: receives messages for people.
 
     Returns:
         The last metrics: `warm_start/loss` (mean negative log-probability of a token) and `warm_start/truthful`
@@ -48,6 +51,7 @@ def warm_start(
 
     Raises:
         BadInput: the demonstrations cannot be read, there are too few, or the environment has no oracle.
+        RunFailed: see `OptimiserSteps.step`.
     """
     engine = setup.engine
     vlm = setup.vlm
@@ -61,7 +65,14 @@ def warm_start(
     # It also takes the first beta from 0.95 to 0.85 and back, its default.
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
     numbers: dict[str, float | None] = {}
-    size = setup.recipe.update.micro_batch
+    steps = OptimiserSteps(
+        engine,
+        optimiser,
+        setup.recipe.update.micro_batch,
+        setup.recipe.update.max_grad_norm,
+        "lower warm_start.learning_rate",
+        say,
+    )
     for update in range(1, updates + 1):
         before_update()
         batch = list(islice(stream, settings.batch))
@@ -74,18 +85,11 @@ def warm_start(
         sequences = [_sequence(vlm, batch[i], replies[i]) for i in share]
         sequences.sort(key=lambda sequence: sequence.length)
         padding = sequences[:1] or [_sequence(vlm, batch[0], replies[0])]
-        while True:
-            losses = engine.gather(_backward(setup, sequences, padding, tokens, size))
-            if None not in losses:
-                break
-            optimiser.zero_grad(set_to_none=True)  # gradients of the passes before the one that failed
-            size = max(1, size // 2)
-        if not math.isfinite(engine.step(optimiser, setup.recipe.update.max_grad_norm)):
-            raise RunFailed(f"warm start, update {update}: the gradient is not finite; lower warm_start.learning_rate")
+        loss, _ = steps.step(partial(_backward, setup, sequences, padding, tokens), f"warm start, update {update}")
         schedule.step()
         if update % CHECK_EVERY == 0 or update == updates:
             accuracy = engine.gather(_perception_accuracy(setup, held_out))[0]
-            numbers = {"warm_start/loss": sum(filter(None, losses)), "warm_start/truthful": accuracy}
+            numbers = {"warm_start/loss": sum(engine.gather(loss)), "warm_start/truthful": accuracy}
             report(update * settings.batch, numbers)
             if settings.stop_at is not None and accuracy is not None and accuracy >= settings.stop_at:
                 break
@@ -97,30 +101,31 @@ def _sequence(vlm: VLM, demo: Demo, reply: np.ndarray) -> TokenSequence:
 
 
 def _backward(
-    setup: AgentSetup, sequences: Sequence[TokenSequence], padding: Sequence[TokenSequence], tokens: int, size: int
-) -> float | None:
-    """Add up the gradient of this process's share of a step in passes of `size`: its loss, None if memory ran out.
+    setup: AgentSetup,
+    sequences: Sequence[TokenSequence],
+    padding: Sequence[TokenSequence],
+    tokens: int,
+    micro_batch: int,
+) -> float:
+    """Add up the gradient of this process's share of a step, and return its share of the loss.
 
     Args:
         sequences: this process's share; may be empty.
         padding: what a process with less work passes through the model meanwhile.
         tokens: of the replies of all shares.
-
-    Raises:
-        RunFailed: it ran out in a pass of one, or while other processes wait in the middle of theirs.
+        micro_batch: demonstrations in a pass.
     """
-    engine, loss = setup.engine, 0.0
-    microbatches = [sequences[start : start + size] for start in range(0, len(sequences), size)]
-    try:
-        for microbatch, counts in padded_microbatches(engine, microbatches, padding):
-            part = -setup.vlm.score(microbatch).logprobs.sum() / tokens
-            torch.autograd.backward(part if counts else 0.0 * part)
-            loss += float(part.detach()) if counts else 0.0
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        if size == 1 or engine.uniform_steps:
-            raise RunFailed(f"warm start: out of memory; lower update.micro_batch (it is {size})") from error
-        return None
-    return loss
+    microbatches = [sequences[start : start + micro_batch] for start in range(0, len(sequences), micro_batch)]
+    total = 0.0
+    for microbatch, counts in padded_microbatches(setup.engine, microbatches, padding):
+        loss = -setup.vlm.score(microbatch).logprobs.sum() / tokens
+        if not counts:
+            # Only to keep up with the other processes.
+            torch.autograd.backward(0.0 * loss)
+            continue
+        torch.autograd.backward(loss)
+        total += float(loss.detach())
+    return total
 
 
 def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator[Demo], int]:
