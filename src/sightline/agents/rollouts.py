@@ -9,7 +9,8 @@
 
 Every episode has a task seed and an index within its group, and all its randomness is derived from these: the
 environment's from the seed, the sampler's and that of random actions from seed, index and turn. So an episode is the
-same whatever is played beside it, in whatever order, on however many processes.
+same whatever is played beside it, in whatever order, on however many processes. `training` has a table of all streams
+of chance.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class _Texts:
     """
 
     def __init__(self, replies: Replies, vlm: VLM | None) -> None:
-        self.replies, self.vlm = replies, vlm
+        self.replies = replies
+        self.vlm = vlm
         # Episodes of a group have the same beginning, and many observations differ in their pictures only.
         self.prompt_text = lru_cache(CACHE_SIZE)(
             lambda text, queried_facts, names, memory: prompt_text(text, replies, queried_facts, names, memory)
@@ -97,14 +99,14 @@ class _Texts:
         action_names: tuple[str, ...],
         legal: tuple[str, ...],
     ) -> _ParsedReply:
-        thinking = COMMON if self.vlm is None else self.vlm.tokens.thinking
-        reply = read_reply(text, self.replies, action_names, queried_facts, finished, thinking)
-        if self.vlm is None or not ids:
-            return _ParsedReply(reply, np.zeros(len(ids), bool))
         vlm = self.vlm
-        # Characters of the action -> tokens, for the loss's weights; and the token that decides between legal actions,
-        # for the entropy bonus.
+        thinking = COMMON if vlm is None else vlm.tokens.thinking
+        reply = read_reply(text, self.replies, action_names, queried_facts, finished, thinking)
+        if vlm is None or not ids:
+            return _ParsedReply(reply, np.zeros(len(ids), bool))
+        # Characters of the action -> its tokens, for the weights in the loss.
         tokens = action_tokens(reply.span, vlm.offsets(ids))
+        # The token that decides between the legal actions, for the entropy bonus.
         choice, choices = choice_tokens(text, reply.span, legal, vlm.tokens.encode, vlm.tokens.offsets, ids)
         return _ParsedReply(reply, tokens, choice, choices)
 
@@ -184,44 +186,47 @@ class RolloutWorker:
             Trajectories in the order of the tasks. Where the environment broke down, one with `error`.
         """
         waiting = deque(enumerate(tasks))
-        done: dict[int, Trajectory] = {}
+        trajectories: dict[int, Trajectory] = {}
         active: list[_Episode] = []
-        free = list(range(self._parallel))
+        free_slots = list(range(self._parallel))
         while waiting or active:
-            while waiting and free:
+            # Every free slot takes the next task. All resets begin before the first is waited for.
+            while waiting and free_slots:
                 index, task = waiting.popleft()
-                slot = free.pop(0)
+                slot = free_slots.pop(0)
                 active.append(_Episode(self._rules, self.games, slot, index, task, key, picture_filter))
             for episode in active:
                 episode.observe()
             playing = [episode for episode in active if not episode.over]
             if playing:
                 # One batch: the next turn of every running episode.
-                completions = sampler.generate(
-                    [episode.conversation() for episode in playing], [episode.key() for episode in playing]
-                )
+                conversations = [episode.conversation() for episode in playing]
+                completions = sampler.generate(conversations, [episode.key() for episode in playing])
+                # Environments step side by side: all begin before the first is waited for.
                 for episode, completion in zip(playing, completions, strict=True):
-                    episode.step(completion)  # all begin …
+                    episode.step(completion)
                 for episode in playing:
-                    episode.observe()  # … before the first is waited for
+                    episode.observe()
                     if at_turn is not None:
                         at_turn(episode.index, episode.trajectory)
             for episode in active:
-                if episode.over:
-                    done[episode.index] = episode.trajectory
-                    if at_end is not None:
-                        at_end(episode.index, episode.trajectory)
-                    free.append(episode.slot)
-                    if episode.trajectory.error is not None:
-                        self.games.discard(episode.slot)
+                if not episode.over:
+                    continue
+                trajectories[episode.index] = episode.trajectory
+                if at_end is not None:
+                    at_end(episode.index, episode.trajectory)
+                free_slots.append(episode.slot)
+                # An environment that broke down is not trusted with another episode.
+                if episode.trajectory.error is not None:
+                    self.games.discard(episode.slot)
             active = [episode for episode in active if not episode.over]
             if playing and after_turns is not None:
                 after_turns(len(playing))
-        return [done[index] for index in range(len(tasks))]
+        return [trajectories[index] for index in range(len(tasks))]
 
     def first_turns(self, sampler: Sampler, tasks: Sequence[EpisodeTask]) -> list[Turn]:
         """Have the first turn of each task replied to, and play nothing. Tasks that cannot be begun are left out."""
-        playing = list[_Episode]()
+        episodes: list[_Episode] = []
         for task in tasks:
             # One environment serves all: what an episode keeps of its start does not change with the next reset.
             episode = _Episode(self._rules, self.games, 0, 0, task)
@@ -229,9 +234,10 @@ class RolloutWorker:
             if episode.over:
                 self.games.discard(0)
             else:
-                playing.append(episode)
-        completions = sampler.generate([one.conversation() for one in playing], [one.key() for one in playing])
-        return [episode.parsed_turn(completion) for episode, completion in zip(playing, completions, strict=True)]
+                episodes.append(episode)
+        conversations = [episode.conversation() for episode in episodes]
+        completions = sampler.generate(conversations, [episode.key() for episode in episodes])
+        return [episode.parsed_turn(completion) for episode, completion in zip(episodes, completions, strict=True)]
 
     def close(self) -> None:
         """Close all environments."""
@@ -243,10 +249,10 @@ def _copied(observation: Observation) -> Observation:
     return Observation(observation.text, tuple(np.array(image) for image in observation.images))
 
 
-def _same(one: Observation, other: Observation) -> bool:
-    if one.text != other.text or len(one.images) != len(other.images):
+def _equal(first: Observation, second: Observation) -> bool:
+    if first.text != second.text or len(first.images) != len(second.images):
         return False
-    return all(np.array_equal(first, second) for first, second in zip(one.images, other.images, strict=True))
+    return all(np.array_equal(*images) for images in zip(first.images, second.images, strict=True))
 
 
 class _Episode:
@@ -269,9 +275,14 @@ class _Episode:
         key: Key = (),
         picture_filter: PictureFilter | None = None,
     ) -> None:
-        self._rules, self._games, self.slot, self.index, self._task = rules, games, slot, index, task
+        self._rules = rules
+        self._games = games
         self._game = game = games[slot]
-        self._key, self._picture_filter = key, picture_filter
+        self.slot = slot
+        self.index = index
+        self._task = task
+        self._key = key
+        self._picture_filter = picture_filter
         self.trajectory = Trajectory(task.seed, task.member)
         self.over = False
         self._exchanges: list[ChatTurn] = []
@@ -280,8 +291,8 @@ class _Episode:
         self._queried_facts: tuple[str, ...] = game.get_wrapper_attr("asked")
         self._states_success = False
         """Whether the state that the episode began with says if it is a success."""
-        self._led_to: Callable[[], Any] | None = None
-        """Result of the reset or step that was begun last, until it is observed."""
+        self._pending: Callable[[], Any] | None = None
+        """Waits for the result of the reset or step that was begun last; None once that is observed."""
         self._observation: Observation | None = None
         """What the environment showed last."""
         self._begin("reset", seed=task.seed)
@@ -296,11 +307,13 @@ class _Episode:
         window 2:    turn 0   turn 1   turn 2   turn 3
                                        shown    shown, to be replied to
         """
-        shown, vlm = self._exchanges[-self._rules.window :], self._rules.texts.vlm
+        messages = self._exchanges[-self._rules.window :]
+        vlm = self._rules.texts.vlm
         if self._rules.prompt_tokens is not None and vlm is not None:
-            while len(shown) > 1 and len(vlm.encode(shown).ids) > self._rules.prompt_tokens:
-                shown = shown[1:]
-        return shown
+            # The oldest are left out first, and never the present one.
+            while len(messages) > 1 and len(vlm.encode(messages).ids) > self._rules.prompt_tokens:
+                messages = messages[1:]
+        return messages
 
     def step(self, completion: Completion) -> None:
         """Parse a reply, and begin to play its action; `observe` goes on."""
@@ -310,39 +323,22 @@ class _Episode:
         # what allows turns to share a training sequence (token in, token out).
         self._exchanges[-1] = turn.exchange
         if turn.played is None:  # forfeited, and lost whatever went before
-            self.trajectory.success, self.over = self._success(forfeited=True), True
+            self.trajectory.success = self._success(forfeited=True)
+            self.over = True
             return
         self._begin("step", turn.played)
 
     def observe(self) -> None:
         """Take in the state that the reset or the last action led to."""
-        led_to, self._led_to = self._led_to, None
-        if led_to is None:
+        pending = self._pending
+        self._pending = None
+        if pending is None:
             return
         try:
             if not self.trajectory.turns:
-                observation, self._info = self._outcome(led_to, self._repeat)
-                observation = _copied(observation)
-                self.trajectory.kind = str(self._info.get("kind", ""))
-                self._states_success = stated_success(self._info) is not None
-                self.trajectory.success = self._success()
-                self._show(observation)
+                self._observe_start(self._outcome(pending, self._repeat))
                 return
-            observation, reward, terminated, truncated, self._info = self._outcome(led_to, self._repeat)
-            observation = _copied(observation)
-            turn = self.trajectory.turns[-1]
-            if not math.isfinite(reward):
-                turns, seed = len(self.trajectory.turns), self._task.seed
-                raise ValueError(f"the reward of turn {turns} is {reward} (episode with seed {seed})")
-            turn.env_reward = float(reward)
-            turn.reward += turn.env_reward  # it holds the penalty already
-            turn.success = stated_success(self._info)
-            if self._rules.keeps_frames:
-                frame = observation.images[-1] if observation.images else self._drawn()
-                turn.frame = frame if self._rules.shrink is None else self._rules.shrink(frame[None])[0]
-            self.trajectory.success = self._success()
-            self.trajectory.mistakes = int(self._info.get("mistakes", 0))
-            self._show(observation)
+            terminated, truncated = self._observe_step(self._outcome(pending, self._repeat))
         except BadInput:
             raise  # no other episode would go better
         except (Exception, SystemExit) as error:
@@ -352,10 +348,42 @@ class _Episode:
         if truncated and not terminated:
             # Cut off by time: the critic bootstraps from the state that would have come next.
             self.trajectory.truncated = True
-            if self._rules.texts.vlm is not None and turn.prompt is not None:
-                self.trajectory.end = self._rules.texts.vlm.encode(self.conversation())
+            vlm = self._rules.texts.vlm
+            if vlm is not None and self.trajectory.turns[-1].prompt is not None:
+                self.trajectory.end = vlm.encode(self.conversation())
 
-    def _drawn(self) -> np.ndarray:
+    def _observe_start(self, result: Any) -> None:
+        """Take in what a reset gave."""
+        observation, self._info = result
+        observation = _copied(observation)
+        self.trajectory.kind = str(self._info.get("kind", ""))
+        self._states_success = stated_success(self._info) is not None
+        self.trajectory.success = self._success()
+        self._show(observation)
+
+    def _observe_step(self, result: Any) -> tuple[bool, bool]:
+        """Take in what a step gave, which is the outcome of the newest turn: (terminated, truncated)."""
+        observation, reward, terminated, truncated, self._info = result
+        observation = _copied(observation)
+        turn = self.trajectory.turns[-1]
+        if not math.isfinite(reward):
+            number = len(self.trajectory.turns)
+            raise ValueError(f"the reward of turn {number} is {reward} (episode with seed {self._task.seed})")
+        turn.env_reward = float(reward)
+        turn.reward += turn.env_reward  # it holds the penalty already
+        turn.success = stated_success(self._info)
+        if self._rules.keeps_frames:
+            # What the policy sees is what a reward model sees, or a drawing where the policy sees none.
+            frame = observation.images[-1] if observation.images else self._render()
+            if self._rules.shrink is not None:
+                frame = self._rules.shrink(frame[None])[0]
+            turn.frame = frame
+        self.trajectory.success = self._success()
+        self.trajectory.mistakes = int(self._info.get("mistakes", 0))
+        self._show(observation)
+        return terminated, truncated
+
+    def _render(self) -> np.ndarray:
         """uint8[H, W, 3], the frame of the present state."""
 
         def repeat(error: WorkerDied) -> np.ndarray:
@@ -372,20 +400,21 @@ class _Episode:
 
     def _begin(self, method: str, *args: Any, **options: Any) -> None:
         try:
-            self._led_to = begin(self._game, method, *args, **options)
+            self._pending = begin(self._game, method, *args, **options)
         except (Exception, SystemExit) as error:
             self._break_down(error)
 
-    def _outcome(self, led_to: Callable[[], Any], repeat: Callable[[WorkerDied], Any]) -> Any:
+    def _outcome(self, call: Callable[[], Any], repeat: Callable[[WorkerDied], Any]) -> Any:
         """The result of a call of the game; if the game's process has died, the episode is repeated in a new one."""
         while True:
             try:
-                return led_to()
+                return call()
             except WorkerDied as error:
                 if self.trajectory.restarts == RESTARTS:
                     raise
                 self.trajectory.restarts += 1
-                led_to = partial(repeat, error)
+                # The new process may die as well: the repetition is a call like the one before.
+                call = partial(repeat, error)
 
     def _repeat(self, error: WorkerDied) -> Any:
         """Begin a new game, play the episode as far as it was, and then the call that was cut off.
@@ -394,16 +423,17 @@ class _Episode:
             RunFailed: the environment does not repeat itself from its seed.
         """
         self._game = self._games[self.slot]
-        beginning = self._game.reset(seed=self._task.seed)
+        start = self._game.reset(seed=self._task.seed)
         if not self.trajectory.turns:
-            return beginning
-        observation: Observation = beginning[0]
-        *played, cut_off = [turn.played for turn in self.trajectory.turns]
-        for action in played:
+            return start
+        observation: Observation = start[0]
+        *actions, interrupted_action = [turn.played for turn in self.trajectory.turns]
+        for action in actions:
             observation = self._game.step(action)[0]
-        if self._observation is None or not _same(observation, self._observation):
+        # Replies were written to what was seen before: a game that goes another way would mix two episodes.
+        if self._observation is None or not _equal(observation, self._observation):
             raise RunFailed(f"{error}, and the environment does not repeat itself from its seed") from error
-        return self._game.step(cut_off)
+        return self._game.step(interrupted_action)
 
     def _show(self, observation: Observation) -> None:
         """Append an observation to the conversation."""
@@ -413,6 +443,7 @@ class _Episode:
             turn = len(self.trajectory.turns)
             pictures = tuple(self._picture_filter(picture, self._task, turn) for picture in pictures)
         names = self._action_names or tuple(self._info.get("legal_actions", ()))
+        # What the last reply wrote down for this turn.
         memory = self.trajectory.turns[-1].reply.memory if self.trajectory.turns else ""
         text = self._rules.texts.prompt_text(observation.text, self._queried_facts, names, memory)
         self._exchanges.append(ChatTurn(text, pictures))
@@ -421,29 +452,35 @@ class _Episode:
 
     def parsed_turn(self, completion: Completion) -> Turn:
         """Make the turn of a reply, before its action is played."""
-        settings, sample = self._rules.texts.replies, completion.sample
+        texts = self._rules.texts
+        settings = texts.replies
+        sample = completion.sample
         legal: tuple[str, ...] = tuple(self._info.get("legal_actions", self._action_names))
         ids = tuple(sample.ids.tolist())
         names = self._action_names or legal
-        parsed = self._rules.texts.parse(ids, sample.text, sample.finished, self._queried_facts, names, legal)
+        parsed = texts.parse(ids, sample.text, sample.finished, self._queried_facts, names, legal)
         action = parsed.reply.action
         # Without names any text may be tried; the environment says what came of it.
         is_legal = action in legal if names else action is not None
-        played = self._choose_action(action, is_legal, legal)
+        action_to_play = self._choose_action(action, is_legal, legal)
         penalty = settings.penalty if action is None or not is_legal else 0.0
+        # A random action in place of the reply's is not the policy's: its outcome would be credited to whatever was
+        # written. Only with a penalty the reply had a consequence of its own.
+        on_policy = action_to_play is None or action_to_play == action or settings.penalty > 0
+        # The ground truth of perception, of the facts that replies are asked for.
+        facts = self._info.get("facts", {})
+        message = self._exchanges[-1]
         return Turn(
-            exchange=ChatTurn(self._exchanges[-1].text, self._exchanges[-1].pictures, ids, reply_text=sample.text),
+            exchange=ChatTurn(message.text, message.pictures, ids, reply_text=sample.text),
             prompt=completion.prompt,
             sample=sample,
             reply=parsed.reply,
-            played=played,
-            # A random action in place of the reply's is not the policy's: its outcome would be credited to whatever
-            # was written. Only with a penalty the reply had a consequence of its own.
-            on_policy=played is None or played == action or settings.penalty > 0,
+            played=action_to_play,
+            on_policy=on_policy,
             legal=is_legal,
             reward=-penalty,
             penalty=penalty,
-            facts={name: self._info["facts"][name] for name in settings.asks(self._info.get("facts", ()))},
+            facts={name: facts[name] for name in settings.asks(facts)},
             legal_actions=legal,
             action_tokens=parsed.action_tokens,
             choice=parsed.choice,
@@ -457,12 +494,17 @@ class _Episode:
         if action is not None and (is_legal or settings.illegal == "play"):
             return action
         names = tuple(legal) or self._action_names
-        if not names or (settings.unparsable if action is None else settings.illegal) == "forfeit":
+        consequence = settings.unparsable if action is None else settings.illegal
+        if not names or consequence == "forfeit":
             return None
-        return names[int(np.random.default_rng((CHANCE_OF_MOVES, *self.key())).integers(len(names)))]
+        rng = np.random.default_rng((CHANCE_OF_MOVES, *self.key()))
+        return names[int(rng.integers(len(names)))]
 
     def _break_down(self, error: Exception | SystemExit) -> None:
         """End the episode with an error of the environment; the worker replaces the environment."""
-        # What is our own says it all.
-        self.trajectory.error = str(error) if isinstance(error, RunFailed) else reason_and_place(error)
+        if isinstance(error, RunFailed):
+            # Our own lines say it all.
+            self.trajectory.error = str(error)
+        else:
+            self.trajectory.error = reason_and_place(error)
         self.over = True
