@@ -107,9 +107,11 @@ def padded_microbatches(engine: Engine, microbatches: Sequence[T], padding: T) -
         microbatches: this process's share; may be empty.
         padding: input of the passes that only keep up with the other processes; their scores take part in no loss.
     """
+    passes = [(batch, True) for batch in microbatches]
     # Without collectives inside of a pass nobody waits, and a process with no work runs no pass at all.
-    count = engine.largest(len(microbatches)) if engine.uniform_steps else len(microbatches)
-    return [(batch, True) for batch in microbatches] + [(padding, False)] * (count - len(microbatches))
+    if engine.uniform_steps:
+        passes += [(padding, False)] * (engine.largest(len(microbatches)) - len(microbatches))
+    return passes
 
 
 class _OneModel:
@@ -136,7 +138,7 @@ class SingleProcess(_OneModel):
     uniform_steps = False
 
     def prepare(self, vlm: VLM) -> None:
-        # kept for the names of its parameters, by which the optimiser's state is saved
+        # For the names of its parameters, by which the optimiser's state is saved.
         self._module = vlm.scorer
 
     def full_params(self) -> AbstractContextManager[None]:
@@ -161,13 +163,14 @@ class ProcessGroup(_OneModel):
     def __init__(self) -> None:
         import torch.distributed as dist
 
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.world = dist.get_world_size()
 
     def gather(self, local: T) -> list[T]:
         """Gather one object from every process, by rank."""
         import torch.distributed as dist
 
-        # as pickles: episodes are objects of any size, and every process sees those of all
+        # As pickles: episodes are objects of any size, and every process sees those of all.
         gathered: list[T | None] = [None] * self.world
         with _lost_peer_reported():
             dist.all_gather_object(gathered, local)
@@ -178,10 +181,10 @@ class ProcessGroup(_OneModel):
         import torch
         import torch.distributed as dist
 
-        known = torch.tensor([number])  # on the CPU: gloo
+        maximum = torch.tensor([number])  # on the CPU: gloo
         with _lost_peer_reported():
-            dist.all_reduce(known, dist.ReduceOp.MAX)
-        return int(known)
+            dist.all_reduce(maximum, dist.ReduceOp.MAX)
+        return int(maximum)
 
     def close(self) -> None:
         """Leave the process group; calling it again changes nothing."""

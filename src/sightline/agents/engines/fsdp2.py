@@ -47,26 +47,30 @@ class FSDP2(ProcessGroup):
 
         if vlm.four_bit:
             raise BadInput("weights of 4 bits cannot be kept in shards; say engine=ddp, or policy.four_bit=false")
-        self._vlm, self._module, self._twin = vlm, vlm.scorer, _without_weights(vlm.scorer)
+        self._vlm = vlm
+        self._module = vlm.scorer
+        self._twin = _without_weights(vlm.scorer)
         # Gradients of a shared prompt reach its layers by keys and values, where FSDP does not gather their weights.
         vlm.shares_prompts = False
         weights = vlm.scorer.state_dict() if self.rank == 0 else {}
         mesh = init_device_mesh(vlm.device.type, (self.world,))
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-        # the value head is in float32 whatever the model is, and a group of shards has one type
-        heads = [vlm.scorer.value_head] if vlm.scorer.value_head is not None else []
-        for layer in (*layers_in(vlm.scorer), *heads):
-            fully_shard(layer, mesh=mesh, mp_policy=precision)
-        # what is outside of all layers is needed again at the beginning of the backward pass
+        units = layers_in(vlm.scorer)
+        if vlm.scorer.value_head is not None:
+            # It is in float32 whatever the model is, and a group of shards has one type.
+            units.append(vlm.scorer.value_head)
+        for unit in units:
+            fully_shard(unit, mesh=mesh, mp_policy=precision)
+        # What is outside of all layers is needed again at the beginning of the backward pass.
         fully_shard(vlm.scorer, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
         for module in vlm.scorer.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)  # add, do not average …
                 module.set_force_sum_reduction_for_comms(True)  # … and not by multiplying with 1 first: gloo cannot
         # Each process has loaded or initialised its own copy; a value head, for one, is random.
-        of_first = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-        set_model_state_dict(vlm.scorer, weights, options=of_first)
-        # values are a view; nobody writes into scores
+        from_first = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(vlm.scorer, weights, options=from_first)
+        # Values are a view, and nobody writes into scores.
         warnings.filterwarnings("ignore", r"FSDP2-wrapped module \(FSDPScorer\) returned a view", UserWarning)
 
     @contextlib.contextmanager
@@ -77,6 +81,7 @@ class FSDP2(ProcessGroup):
         if self._vlm.scorer is self._twin:  # entered already; the outer one gives the weights back
             yield
             return
+        # The twin's parameter, empty so far -> the shard that this process has of it.
         pairs: list[tuple[Any, Any]] = list(zip(self._twin.parameters(), self._module.parameters(), strict=True))
         with torch.no_grad():
             for weights, shard in pairs:
@@ -99,20 +104,26 @@ def _without_weights(module: nn.Module) -> nn.Module:
     """Copy of a module whose parameters are empty."""
     from torch import nn
 
-    empty: dict[int, Any] = {id(p): nn.Parameter(p.new_empty(0), p.requires_grad) for p in module.parameters()}
-    return copy.deepcopy(module, empty)
+    # `deepcopy` takes what it finds in its memo for copied already.
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        memo[id(parameter)] = nn.Parameter(parameter.new_empty(0), parameter.requires_grad)
+    return copy.deepcopy(module, memo)
 
 
 def layers_in(module: nn.Module) -> list[nn.Module]:
     """Transformer layers, the units of sharding: the members of the outermost module lists, whatever the model."""
     from torch import nn
 
-    found: list[nn.Module] = []
+    layers: list[nn.Module] = []
     for child in module.children():
-        if isinstance(child, nn.ModuleList):
-            for member in child:
-                inside = layers_in(member) if isinstance(member, (nn.ModuleList, nn.ModuleDict)) else [member]
-                found += [layer for layer in inside if any(True for _ in layer.parameters())]
-        else:
-            found += layers_in(child)
-    return found
+        if not isinstance(child, nn.ModuleList):
+            layers += layers_in(child)
+            continue
+        for member in child:
+            candidates: list[nn.Module] = [member]
+            if isinstance(member, (nn.ModuleList, nn.ModuleDict)):
+                # A list of lists: neither has a forward pass of its own, before which weights could be gathered.
+                candidates = layers_in(member)
+            layers += [layer for layer in candidates if next(layer.parameters(), None) is not None]
+    return layers

@@ -26,7 +26,9 @@ def clipped_step(optimiser: torch.optim.Optimizer, max_norm: float) -> float:
 
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     total = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+    if isinstance(total, DTensor):
+        total = total.full_tensor()
+    norm = float(total)
     # One step with an infinite gradient would turn all weights and both moments into NaN.
     if math.isfinite(norm):
         optimiser.step()
@@ -58,12 +60,16 @@ def load_full_optimiser_state(module: nn.Module, optimiser: torch.optim.Optimize
     if not state:
         return
     _check(module, state["state"])
-    settings = [{name: value for name, value in group.items() if name != "params"} for group in optimiser.param_groups]
+    settings: list[dict[str, Any]] = []
+    for group in optimiser.param_groups:
+        own = dict(group)
+        del own["params"]
+        settings.append(own)
     full = StateDictOptions(full_state_dict=True, strict=False)
     set_optimizer_state_dict(module, optimiser, state, options=full)
     for group, own in zip(optimiser.param_groups, settings, strict=True):
         group.update(own)  # the recipe's, not the file's
-    # torch makes up a state, of one step, for parameters that never had a gradient.
+    # Torch makes up a state, of one step, for parameters that never had a gradient.
     for name, parameter in module.named_parameters():
         if name not in state["state"]:
             optimiser.state.pop(parameter, None)
@@ -73,7 +79,9 @@ def _check(module: nn.Module, moments: dict[str, dict[str, torch.Tensor]]) -> No
     """Complain of a state that torch would load in part, or not at all, without a word."""
     shapes = {name: parameter.shape for name, parameter in module.named_parameters() if parameter.requires_grad}
     for name, tensors in moments.items():
-        if name not in shapes or any(v.shape != shapes[name] for key, v in tensors.items() if key != "step"):
+        # The count of steps is a scalar; the moments have the shape of their parameter.
+        moment_shapes = [tensor.shape for key, tensor in tensors.items() if key != "step"]
+        if name not in shapes or any(shape != shapes[name] for shape in moment_shapes):
             raise BadInput(
                 f"the saved optimiser is that of another model (it knows {name}); were policy.freeze or policy.lora "
                 "others?"

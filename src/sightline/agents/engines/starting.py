@@ -25,9 +25,9 @@ def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = 
     Raises:
         BadInput: processes were not started as the engine needs, or there are not enough GPUs.
     """
-    # torchrun tells each process its place by environment variables
-    started = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    world = int(os.environ["WORLD_SIZE"]) if started else 1
+    # torchrun tells each process its place by environment variables.
+    by_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    world = int(os.environ["WORLD_SIZE"]) if by_torchrun else 1
     if name == "auto":
         name = "ddp" if world > 1 else "single"
     if name == "single":
@@ -36,7 +36,7 @@ def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = 
                 f"engine=single is for one process, and torchrun has started {world}; say engine=ddp or fsdp2"
             )
         return SingleProcess()
-    if not started:
+    if not by_torchrun:
         raise BadInput(
             f"engine={name} needs processes; start with: torchrun --nproc-per-node 2 -m sightline train … engine={name}"
         )
@@ -58,11 +58,12 @@ def _join(device: str) -> None:
     on_gpus = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     if on_gpus:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        if local_rank >= torch.cuda.device_count():
+        gpus = torch.cuda.device_count()
+        if local_rank >= gpus:
             raise BadInput(
-                f"there are more processes than GPUs on this machine ({torch.cuda.device_count()}); "
-                f"start with torchrun --nproc-per-node {max(torch.cuda.device_count(), 1)}, or say device=cpu"
+                f"there are more processes than GPUs on this machine ({gpus}); "
+                f"start with torchrun --nproc-per-node {max(gpus, 1)}, or say device=cpu"
             )
-        # the current device: nccl and tensors on plain "cuda" take it
+        # The current device: nccl and tensors on plain "cuda" take it.
         torch.cuda.set_device(local_rank)
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)
