@@ -57,7 +57,7 @@ def test_true_physics_with_torques_is_gymnasiums() -> None:
     reference.reset(seed=3)
     ours = Humanoid(physics="gymnasium", control="torque")
     ours.reset(seed=0)
-    data = ours._one._simulation.data[0]
+    data = ours._vector._simulation.data[0]
     data.qpos[:], data.qvel[:] = reference.data.qpos, reference.data.qvel
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -411,7 +411,7 @@ def test_pictures_are_upright_and_seen_from_the_front() -> None:
     """The head is above the feet; the robot's right hand, stretched out, is on the left side of the picture."""
     env = Humanoid("standing", render_mode="rgb_array", render_size=(96, 96))
     env.reset(seed=0)
-    skeleton = env._one._simulation.skeleton
+    skeleton = env._vector._simulation.skeleton
     qpos = place(skeleton, STRAIGHT | {"right_shoulder1": -54, "right_shoulder2": -63, "right_elbow": -14})
     posture = skeleton.posture(qpos[None])
     seen = CAMERAS["front"].project(np.stack([posture.head[0], posture.feet[0, 0], posture.hands[0, 0]]))
@@ -431,7 +431,7 @@ def test_the_drawn_look_shows_what_opengl_shows(skeleton: Skeleton) -> None:
     for look in ("drawn", "gl"):
         env = Humanoid("standing", render_mode="rgb_array", render_size=(128, 128), look=look)
         env.reset(seed=0)
-        simulation = env._one._simulation
+        simulation = env._vector._simulation
         simulation.qpos[0] = simulation.data[0].qpos[:] = place(skeleton, POSES["arms-raised"].angles)
         simulation.posture = skeleton.posture(simulation.qpos)
         try:
@@ -446,7 +446,7 @@ def test_the_drawn_look_shows_what_opengl_shows(skeleton: Skeleton) -> None:
 def test_the_tracking_camera_follows_the_body() -> None:
     env = Humanoid("standing", render_mode="rgb_array", render_size=(64, 64), camera="track")
     env.reset(seed=0)
-    simulation = env._one._simulation
+    simulation = env._vector._simulation
     for x, y in ((0.0, 0.0), (5.0, -3.0)):
         simulation.qpos[0, :2] = x, y
         simulation.posture = simulation.skeleton.posture(simulation.qpos)

@@ -24,9 +24,11 @@ TRACK = 2.4
 """The cart moves within [-TRACK, TRACK] metres."""
 UPRIGHT = math.radians(12)
 """A pole within this angle of the vertical counts as upright (radians)."""
-LEANING, FALLING = math.radians(2), math.radians(0.1)
-"""Least angle that is called leaning, and least change between two frames that is called falling (radians). A pole that
-is being balanced turns by 0.05 to 0.8 degrees a step."""
+LEANING = math.radians(2)
+"""Least angle that is called leaning (radians)."""
+FALLING = math.radians(0.1)
+"""Least change between two frames that is called falling (radians). A pole that is being balanced turns by 0.05 to 0.8
+degrees a step."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def draw_cartpole(position: float, angle: float, size: Size, look: CartPoleLook)
     else:
         bottom = look.horizon or look.background
         canvas = Canvas(size, texture(size, look.background, bottom, look.roughness, look.noise_seed))
+    # Lengths are fractions of the height; along x, the canvas counts in fractions of the width.
     aspect = size[1] / size[0]
     half_cart = look.cart_width / 2 / aspect
     margin = half_cart + 0.01
@@ -81,6 +84,7 @@ def draw_cartpole(position: float, angle: float, size: Size, look: CartPoleLook)
     top = rail - look.axle_height * look.cart_height
     half_pole = look.pole_width / 2 / aspect
     foot = look.pole_width / 2
+    # Upright, then turned about the axle.
     pole = [
         (x - half_pole, top + foot),
         (x - half_pole, top - look.pole_length),
@@ -95,7 +99,11 @@ def draw_cartpole(position: float, angle: float, size: Size, look: CartPoleLook)
 LOOKS = {
     "plain": CartPoleLook(),
     "dusk": CartPoleLook(
-        background=(58, 66, 110), horizon=(214, 142, 108), roughness=12, cart=(38, 30, 46), pole=(250, 226, 140)
+        background=(58, 66, 110),
+        horizon=(214, 142, 108),
+        roughness=12,
+        cart=(38, 30, 46),
+        pole=(250, 226, 140),
     ),
 }
 PUBLISHED_LOOK = CartPoleLook(
@@ -145,7 +153,9 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
 
     def step(self, action: np.int64) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self._last_angle = float(self.state[2])
-        self.state = advance(self.state, 10.0 if action == 1 else -10.0)
+        force = 10.0 if action == 1 else -10.0
+        self.state = advance(self.state, force)
+        # The cart stops at the ends of its track, and the angle goes round.
         self.state[0] = min(max(self.state[0], -TRACK), TRACK)
         self.state[2] = (self.state[2] + math.pi) % (2 * math.pi) - math.pi
         info = self._info()
@@ -157,6 +167,7 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
     def facts(self) -> dict[str, str]:
         """What the last two frames show, in words: where the cart is, how the pole leans, and how it moves."""
         position, _, angle, _ = self.state
+        # Within half a turn: a pole that passes straight down has not turned all the way round.
         change = (angle - self._last_angle + math.pi) % (2 * math.pi) - math.pi
         return {
             "cart": _side(position, TRACK / 3, "middle"),
@@ -167,17 +178,24 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
     def oracle(self) -> str:
         """Push to where the pole falls, which keeps it up; if it does not move, to where it leans."""
         facts = self.facts()
-        wanted = facts["falling"] if facts["falling"] != "no" else facts["leaning"]
-        return wanted if wanted in self.action_names else "right"
+        # How it moves says more than how it leans: a pole that swings back needs no push.
+        side = facts["falling"]
+        if side == "no":
+            side = facts["leaning"]
+        if side == "no":
+            side = "right"
+        return side
 
     def caption(self) -> str:
         """Description of what the frames show, for models without vision."""
         position, _, angle, _ = self.state
         facts = self.facts()
-        falls = "does not move" if facts["falling"] == "no" else f"turns to the {facts['falling']}"
+        movement = "does not move"
+        if facts["falling"] != "no":
+            movement = f"turns to the {facts['falling']}"
         return (
             f"The cart is {position:+.1f} m from the middle of its track of {TRACK:.1f} m to each side. The pole leans "
-            f"{math.degrees(angle):+.0f} degrees to the right, and {falls}."
+            f"{math.degrees(angle):+.0f} degrees to the right, and {movement}."
         )
 
     def _observation(self) -> np.ndarray:
@@ -189,7 +207,11 @@ class CartPole(gymnasium.Env[np.ndarray, np.int64]):
 
 
 def _side(value: float, least: float, between: str) -> str:
-    return "right" if value >= least else "left" if value <= -least else between
+    if value >= least:
+        return "right"
+    if value <= -least:
+        return "left"
+    return between
 
 
 def advance(state: np.ndarray, force: float) -> np.ndarray:
@@ -199,14 +221,21 @@ def advance(state: np.ndarray, force: float) -> np.ndarray:
         state: float64[4], x, x_dot, theta, theta_dot in metres, radians and seconds.
         force: on the cart, in newtons.
     """
-    gravity, cart_mass, pole_mass, half_length, dt = 9.8, 1.0, 0.1, 0.5, 0.02
+    gravity = 9.8
+    cart_mass = 1.0
+    pole_mass = 0.1
+    half_length = 0.5
+    dt = 0.02
     x, x_dot, theta, theta_dot = (float(value) for value in state)
-    cos, sin = math.cos(theta), math.sin(theta)
+    cos = math.cos(theta)
+    sin = math.sin(theta)
     total_mass = cart_mass + pole_mass
     moment = pole_mass * half_length
     push = (force + moment * theta_dot**2 * sin) / total_mass
-    theta_acc = (gravity * sin - cos * push) / (half_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass))
+    inertia = half_length * (4.0 / 3.0 - pole_mass * cos**2 / total_mass)
+    theta_acc = (gravity * sin - cos * push) / inertia
     x_acc = push - moment * theta_acc * cos / total_mass
+    # Explicit Euler: places move with the velocities from before the step.
     return np.array([x + dt * x_dot, x_dot + dt * x_acc, theta + dt * theta_dot, theta_dot + dt * theta_acc])
 
 

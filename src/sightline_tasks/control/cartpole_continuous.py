@@ -68,13 +68,17 @@ class CartPoleContinuous(gymnasium.Env[np.ndarray, np.ndarray]):
         return self.state.astype(np.float32), self._info()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        push = float(np.clip(np.asarray(action, np.float64).reshape(()), -1, 1))
+        throttle = np.asarray(action, np.float64).reshape(())
+        push = float(np.clip(throttle, -1, 1))
         self.state = advance(self.state, 10 * push)
+        # Positions are clipped and velocities kept, as in the reference.
         self.state[0] = min(max(self.state[0], -TRACK), TRACK)
         self.state[2] = min(max(self.state[2], -LEAN), LEAN)
-        return self.state.astype(np.float32), -math.degrees(abs(self.state[2])), False, False, self._info()
+        reward = -math.degrees(abs(self.state[2]))
+        return self.state.astype(np.float32), reward, False, False, self._info()
 
     def render(self) -> np.ndarray:
+        # The cart stays in the middle of the picture: the reward is about the angle alone.
         return draw_cartpole(0.0, self.state[2], self.render_size, self.look)
 
     def _info(self) -> dict[str, Any]:

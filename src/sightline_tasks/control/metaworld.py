@@ -135,17 +135,22 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         if view is not None:
             one_of("view", view, ("rlvlmf",))
             self._published = PUBLISHED[one_of("the task of view=rlvlmf", self.task, PUBLISHED)]
-            camera, robot, starts = None, "hidden", "fixed"
+            camera = None
+            robot = "hidden"
+            starts = "fixed"
         self._random_starts = one_of("starts", starts, ("random", "fixed")) == "random"
         self._show_goal = show_goal
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
         self._camera_name, self._view = _camera(self._inner.model, camera, self.task)
-        self._set_appearance(hide_robot=one_of("robot", robot, ("shown", "hidden")) == "hidden")
+        one_of("robot", robot, ("shown", "hidden"))
+        self._set_appearance(hide_robot=robot == "hidden")
         # Shadows come with all that is dear: reflections, and edges smoothed by MuJoCo's own number of samples.
         samples = None if shadows else 0
-        drawn = self.render_size if self._published is None else _drawn_size(self.render_size, self._published.crop)
-        self._renderer = OffscreenRenderer(self._inner.model, drawn, shadows, shadows, samples)
+        picture_size = self.render_size
+        if self._published is not None:
+            picture_size = _size_before_cropping(self.render_size, self._published.crop)
+        self._renderer = OffscreenRenderer(self._inner.model, picture_size, shadows, shadows, samples)
         if self._published is not None:
             self._mounted = _mount(self._inner.model, self._published)
             self._inner.hand_init_pos = np.array(self._published.hand)
@@ -176,16 +181,18 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
         action = np.clip(np.asarray(action, np.float32), -1, 1)
         rewards = []
         for _ in range(self._frame_skip):
-            observation, reward, _, _, known = self._inner.step(action)
+            observation, reward, _, _, inner_info = self._inner.step(action)
             rewards.append(float(reward))
-        distance = float(known["obj_to_target"])
-        success = bool(known["success"]) or distance <= NEAR_ENOUGH.get(self.task, 0)
+        mean_reward = sum(rewards) / len(rewards)
+        distance = float(inner_info["obj_to_target"])
+        success = bool(inner_info["success"]) or distance <= NEAR_ENOUGH.get(self.task, 0)
         info = {"success": success, "distance": distance}
-        return self._observation(observation), sum(rewards) / len(rewards), False, False, info
+        return self._observation(observation), mean_reward, False, False, info
 
     def render(self) -> np.ndarray:
         """Render the present state: uint8[height, width, 3]."""
         if self._published is not None:
+            # Turned over by its rows, as theirs are.
             picture = self._renderer.render(self._inner.data, self._mounted)[::-1]
             first = round(self._published.crop[0] * len(picture))
             rows, columns = (slice(first, first + side) for side in self.render_size)
@@ -199,16 +206,24 @@ class MetaWorld(gymnasium.Env[np.ndarray, np.ndarray]):
 
     def _placements(self) -> Iterator[np.ndarray]:
         """Proposals for the positions of object and target; Meta-World takes the first with enough distance."""
-        low, high = self._inner._random_reset_space.low, self._inner._random_reset_space.high
-        rng = self.np_random if self._random_starts else np.random.default_rng(0)
-        self._placement = rng.uniform(low, high) if self._random_starts else (low + high) / 2
+        low = self._inner._random_reset_space.low
+        high = self._inner._random_reset_space.high
+        if self._random_starts:
+            rng = self.np_random
+            self._placement = rng.uniform(low, high)
+        else:
+            rng = np.random.default_rng(0)
+            self._placement = (low + high) / 2
         while True:
             yield self._placement
             self._placement = rng.uniform(low, high)
 
     def _observation(self, observation: np.ndarray) -> np.ndarray:
         observation = observation.astype(np.float32)
-        observation[2 * STATE :] = self._inner._target_pos if self._show_goal else 0
+        # A policy that reads where the goal is needs no picture of it.
+        observation[2 * STATE :] = 0
+        if self._show_goal:
+            observation[2 * STATE :] = self._inner._target_pos
         return observation
 
     def _set_appearance(self, hide_robot: bool) -> None:
@@ -238,8 +253,9 @@ def _simulation(task: str) -> Any:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS
     except ImportError as error:
         raise gymnasium.error.DependencyNotInstalled(f"{error}; pip install 'sightline[metaworld]'") from error
-    known = [name.removesuffix("-v3") for name in ALL_V3_ENVIRONMENTS]
-    inner: Any = ALL_V3_ENVIRONMENTS[one_of("task", task, known) + "-v3"]()
+    tasks = [name.removesuffix("-v3") for name in ALL_V3_ENVIRONMENTS]
+    one_of("task", task, tasks)
+    inner: Any = ALL_V3_ENVIRONMENTS[f"{task}-v3"]()
     inner._set_task_called = True  # Meta-World's "task" is a choice of positions, which is made at every reset here
     # Only the registration limits the episode; Meta-World would raise at 500 steps.
     inner.max_path_length = sys.maxsize
@@ -256,10 +272,11 @@ def _camera(model: Any, camera: Camera | None, task: str) -> tuple[str, View | N
         return "", VIEWS.get(task, OVERVIEW)
     if not isinstance(camera, str):
         return "", view_of(camera, {})
-    return one_of("camera", camera, [model.camera(i).name for i in range(model.ncam)]), None
+    names = [model.camera(i).name for i in range(model.ncam)]
+    return one_of("camera", camera, names), None
 
 
-def _drawn_size(size: Size, crop: tuple[float, float]) -> tuple[int, int]:
+def _size_before_cropping(size: Size, crop: tuple[float, float]) -> tuple[int, int]:
     """Size of a picture of which the part that is kept has this size.
 
     Raises:
@@ -267,7 +284,8 @@ def _drawn_size(size: Size, crop: tuple[float, float]) -> tuple[int, int]:
     """
     if size[0] != size[1]:
         raise BadInput(f"view=rlvlmf draws square pictures, not {size[0]}x{size[1]}; say render_size=[300,300]")
-    side = round(size[0] / (crop[1] - crop[0]))
+    first, last = crop
+    side = round(size[0] / (last - first))
     return side, side
 
 
@@ -276,13 +294,17 @@ def _mount(model: Any, published: PublishedView) -> int:
     import mujoco
 
     index = int(np.flatnonzero(model.cam_bodyid == 0)[0])
-    right, up = np.array(published.right, float), np.array(published.up, float)
+    right = np.array(published.right, float)
+    up = np.array(published.up, float)
+    # Unit length, and at right angles: the published axes are rounded.
     right /= np.linalg.norm(right)
     up -= (up @ right) * right
     up /= np.linalg.norm(up)
+    axes = np.stack([right, up, np.cross(right, up)], axis=1)
     model.cam_mode[index] = mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    model.cam_pos[index], model.cam_fovy[index] = published.place, 45.0
-    mujoco.mju_mat2Quat(model.cam_quat[index], np.stack([right, up, np.cross(right, up)], axis=1).ravel())
+    model.cam_pos[index] = published.place
+    model.cam_fovy[index] = 45.0
+    mujoco.mju_mat2Quat(model.cam_quat[index], axes.ravel())
     return index
 
 
@@ -290,7 +312,8 @@ def _upright_view(inner: Any, name: str) -> View:
     """View of one of Meta-World's cameras, without its roll: several of them are mounted upside down."""
     place = inner.data.camera(name)
     axes = place.xmat.reshape(3, 3)
-    sight, up = -axes[:, 2], axes[:, 1]
+    sight = -axes[:, 2]
+    up = axes[:, 1]
     level = sight[:2]
     if np.linalg.norm(level) < 1e-6:  # straight down or up, where only the camera itself says what is up
         level = -np.sign(sight[2]) * up[:2]

@@ -21,11 +21,18 @@ from sightline.envs.tasks import Axis, Task
 from sightline_tasks.drawing import Canvas, Colour, Point, choose_look, texture, turn
 from sightline_tasks.registration import MOUNTAIN_CAR_ID
 
-LEFT, RIGHT, FLAG = -1.2, 0.6, 0.45
-"""Ends of the road and position of the flag."""
-MAX_SPEED, POWER, GRAVITY = 0.07, 0.0015, 0.0025
-VALLEY, SEEN = -math.pi / 6, 0.005
-"""Lowest point of the road, and least speed that two frames of 96 pixels show."""
+LEFT = -1.2
+RIGHT = 0.6
+"""Ends of the road."""
+FLAG = 0.45
+"""Position of the flag."""
+MAX_SPEED = 0.07
+POWER = 0.0015
+GRAVITY = 0.0025
+VALLEY = -math.pi / 6
+"""Lowest point of the road."""
+VISIBLE_SPEED = 0.005
+"""Least speed that two frames of 96 pixels show."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,9 @@ class MountainCarLook:
 def _on_picture(x: float) -> Point:
     """Point of the frame at which the road is drawn at position x."""
     height = math.sin(3 * x) * 0.45 + 0.55
-    return 0.09 + 0.82 * (x - LEFT) / (RIGHT - LEFT), 0.92 - 0.66 * height
+    across = 0.09 + 0.82 * (x - LEFT) / (RIGHT - LEFT)
+    down = 0.92 - 0.66 * height
+    return across, down
 
 
 @lru_cache(maxsize=512)
@@ -63,16 +72,19 @@ def _scenery(size: Size, look: MountainCarLook) -> np.ndarray:
     if look.ground is not None:
         ground = Canvas(size, look.ground)
         if look.ground_roughness:
-            darker: Colour = (look.ground[0] // 2, look.ground[1] // 2, look.ground[2] // 2)
+            red, green, blue = look.ground
+            darker: Colour = (red // 2, green // 2, blue // 2)
             ground = Canvas(size, texture(size, look.ground, darker, look.ground_roughness, look.noise_seed + 1))
+        # The ground is where a white polygon under the road would be.
         mask = Canvas(size, (0, 0, 0))
         mask.polygon([(0.0, 1.0), *road, (1.0, 1.0)], (255, 255, 255))
         inside = mask.canvas_pixels()[:, :, :1] > 0
         canvas = Canvas(size, np.where(inside, ground.canvas_pixels(), canvas.canvas_pixels()))
     thickness = 0.006
-    canvas.polygon(
-        [*((x, y - thickness) for x, y in road), *((x, y + thickness) for x, y in reversed(road))], look.road
-    )
+    # Along its upper edge, and back along the lower one.
+    upper = [(x, y - thickness) for x, y in road]
+    lower = [(x, y + thickness) for x, y in reversed(road)]
+    canvas.polygon([*upper, *lower], look.road)
     x, y = _on_picture(FLAG)
     canvas.rectangle(x - 0.005, y - 0.17, x + 0.005, y, look.pole)
     canvas.polygon([(x, y - 0.17), (x, y - 0.1), (x + 0.09, y - 0.135)], look.flag)
@@ -93,9 +105,13 @@ def draw_mountain_car(position: float, size: Size, look: MountainCarLook) -> np.
     canvas = Canvas(size, _scenery(size, look))
     aspect = size[1] / size[0]
     x, y = _on_picture(position)
+    # The road's slope where the car stands, in the units of the picture: see `_on_picture`.
     slope = 0.45 * 3 * math.cos(3 * position)
     angle = -math.atan2(slope * 0.66, 0.82 * aspect / (RIGHT - LEFT))
-    half, tall, radius = look.car_length / 2 / aspect, look.car_height, look.car_height / 3
+    half = look.car_length / 2 / aspect
+    tall = look.car_height
+    radius = look.car_height / 3
+    # Level, on its wheels, then turned about the point of the road below its middle.
     body = [
         (x - half, y - radius),
         (x - half, y - radius - tall),
@@ -103,7 +119,8 @@ def draw_mountain_car(position: float, size: Size, look: MountainCarLook) -> np.
         (x + half, y - radius),
     ]
     canvas.polygon(turn(body, angle, (x, y), aspect), look.car)
-    for wheel in turn([(x - 0.6 * half, y - radius), (x + 0.6 * half, y - radius)], angle, (x, y), aspect):
+    axles = [(x - 0.6 * half, y - radius), (x + 0.6 * half, y - radius)]
+    for wheel in turn(axles, angle, (x, y), aspect):
         canvas.disc(wheel, radius, look.wheels)
     return canvas.pixels()
 
@@ -168,7 +185,10 @@ class MountainCar(gymnasium.Env[np.ndarray, np.ndarray]):
         throttle = min(max(float(action[0]), -1.0), 1.0)
         velocity += throttle * POWER - GRAVITY * math.cos(3 * position)
         velocity = min(max(velocity, -MAX_SPEED), MAX_SPEED)
-        position = min(max(position + velocity, LEFT), FLAG if self._reached_flag else RIGHT)
+        # Once the flag is reached the car cannot roll on over the peak, out of the goal.
+        end = FLAG if self._reached_flag else RIGHT
+        position = min(max(position + velocity, LEFT), end)
+        # The left end is a wall.
         if position == LEFT and velocity < 0:
             velocity = 0.0
         reward = -0.1 * throttle**2
@@ -181,14 +201,27 @@ class MountainCar(gymnasium.Env[np.ndarray, np.ndarray]):
     def facts(self) -> dict[str, str]:
         """What the last two frames show, in words: where the car is, and to which side it moves."""
         position, velocity = (float(value) for value in self.state)
-        place = "flag" if position >= FLAG else "left" if position < VALLEY - 0.1 else "right"
-        place = "valley" if abs(position - VALLEY) <= 0.1 else place
-        moving = "no" if abs(velocity) < SEEN else "right" if velocity > 0 else "left"
+        if abs(position - VALLEY) <= 0.1:
+            place = "valley"
+        elif position >= FLAG:
+            place = "flag"
+        elif position < VALLEY - 0.1:
+            place = "left"
+        else:
+            place = "right"
+        if abs(velocity) < VISIBLE_SPEED:
+            moving = "no"
+        elif velocity > 0:
+            moving = "right"
+        else:
+            moving = "left"
         return {"car": place, "moving": moving}
 
     def oracle(self) -> str:
         """Push to where the car moves, which swings it higher and higher."""
-        return "right" if self.facts()["moving"] != "left" else "left"
+        if self.facts()["moving"] == "left":
+            return "left"
+        return "right"
 
     def render(self) -> np.ndarray:
         return draw_mountain_car(float(self.state[0]), self.render_size, self.look)
@@ -200,7 +233,8 @@ PROMPT = (
 )
 """What an agent is told; its actions are three throttles of the continuous ones."""
 ACTIONS = {"left": [-1.0], "coast": [0.0], "right": [1.0]}
-GOAL, BASELINE = ("a car at the peak of the mountain, next to the yellow flag",), ("a car in the mountain",)
+GOAL = ("a car at the peak of the mountain, next to the yellow flag",)
+BASELINE = ("a car in the mountain",)
 
 TASK = Task(
     name="mountain-car",

@@ -18,12 +18,20 @@ from sightline_tasks.registration import CLOTH_ID
 
 Control = Literal["place", "steps"]
 
-NODES, SIDE, MASS, RADIUS = 15, 0.25, 0.05, 0.003
-"""Points along each side; metres; kilograms; metres of half the thickness."""
+NODES = 15
+"""Points along each side."""
+SIDE = 0.25
+"""Metres."""
+MASS = 0.05
+"""Kilograms."""
+RADIUS = 0.003
+"""Half the thickness, metres."""
 KEY_POINTS = 6
 """Of the observation, along each side."""
-REACH, STEP = 0.21, 0.03
-"""Greatest distance of a placed corner from the middle of the table along each axis, and greatest shift of a step."""
+REACH = 0.21
+"""Greatest distance of a placed corner from the middle of the table along each axis, metres."""
+STEP = 0.03
+"""Greatest shift of a step along each axis, metres."""
 SECONDS: dict[Control, float] = {"place": 1.0, "steps": 0.1}
 """Of an action; a placed cloth has as long again to come to rest."""
 TIMESTEP = 0.004
@@ -32,8 +40,10 @@ EDGE_SECONDS = 0.02
 DRAG = 0.2
 """Seconds in which air takes most of a point's speed."""
 CEILING = 0.25
-SHIFT, TURN = 0.03, 30.0
-"""Random starts: greatest shift along x and y in metres, and greatest turn in degrees."""
+SHIFT = 0.03
+"""Random starts: greatest shift along x and y, metres."""
+TURN = 30.0
+"""Random starts: greatest turn, degrees."""
 FOLDED = 0.8
 """Share of the way from flat to folded that is a success."""
 
@@ -85,15 +95,17 @@ class FoldCloth(HeldFlex):
         look: str = "red",
     ) -> None:
         one_of("control", control, get_args(Control))
-        self.control, self.side = control, positive("side", side)
-        self._radius, self._reach = RADIUS * self.side / SIDE, REACH * self.side / SIDE
+        self.control = control
+        self.side = positive("side", side)
+        self._radius = RADIUS * self.side / SIDE
+        self._reach = REACH * self.side / SIDE
         edge = time_constant(stiffness, EDGE_SECONDS, TIMESTEP)
         xml = _xml(self.side, self._radius, positive("mass", mass), edge, *choose_look(look, CLOTHS))
         actions = 2 if control == "place" else 3
         observations = 3 * (KEY_POINTS**2 + 1)
         super().__init__(xml, observations, actions, CAMERAS, starts, camera, render_mode, render_size, shadows)
-        key = np.linspace(0, NODES - 1, KEY_POINTS).round().astype(int)
-        self._key_points = (key[:, None] * NODES + key).reshape(-1)
+        rows = np.linspace(0, NODES - 1, KEY_POINTS).round().astype(int)
+        self._key_points = (rows[:, None] * NODES + rows).reshape(-1)
         # Air: without it, a cloth that is thrown about gains speed.
         self.model.dof_damping[:] = mass / NODES**2 / DRAG
         # Points of one triangle or of neighbours must not push each other apart. MuJoCo 4 has no such contacts.
@@ -113,19 +125,26 @@ class FoldCloth(HeldFlex):
 
     def solution(self) -> np.ndarray:
         """The corner onto the opposite one; in steps along the same arc."""
-        held, goal = self.data.mocap_pos[0], self._flat[-1]
+        gripper = self.data.mocap_pos[0]
+        goal = self._flat[-1]
         if self.control == "place":
             return np.asarray(np.clip(goal[:2] / self._reach, -1, 1), np.float32)
+        # Half a circle above the diagonal, from the corner that is held to the goal.
         start = self._flat[0]
-        middle, radius = (start + goal) / 2, float(np.linalg.norm(goal - start)) / 2
+        middle = (start + goal) / 2
+        radius = float(np.linalg.norm(goal - start)) / 2
         along = (goal - start) / (2 * radius)
-        angle = math.atan2(held[2] - middle[2], np.dot(held - middle, -along))  # 0 at the start, pi at the goal
-        ahead = min(max(angle, 0.0) + 1.2 * STEP / radius, math.pi)
-        target = middle - along * radius * math.cos(ahead) + (0, 0, radius * math.sin(ahead) + 2 * self._radius)
-        return np.asarray(np.clip((target - held) / STEP, -1, 1), np.float32)
+        angle = math.atan2(gripper[2] - middle[2], np.dot(gripper - middle, -along))  # 0 at the start, pi at the goal
+        # A little farther than a step reaches: the gripper lags behind the arc.
+        next_angle = min(max(angle, 0.0) + 1.2 * STEP / radius, math.pi)
+        height = radius * math.sin(next_angle) + 2 * self._radius
+        target = middle - along * radius * math.cos(next_angle) + (0, 0, height)
+        return np.asarray(np.clip((target - gripper) / STEP, -1, 1), np.float32)
 
     def _arrange(self, rng: np.random.Generator | None) -> None:
-        pose = np.zeros(3) if rng is None else rng.uniform(-1, 1, 3) * (SHIFT, SHIFT, math.radians(TURN))
+        pose = np.zeros(3)
+        if rng is not None:
+            pose = rng.uniform(-1, 1, 3) * (SHIFT, SHIFT, math.radians(TURN))
         self._begin(pose)
         self.lay(self._flat, [0])
 
@@ -133,35 +152,41 @@ class FoldCloth(HeldFlex):
         """Take over where the cloth lies at first: its shift along x and y in metres, and its turn in radians."""
         x, y, turn = episode.tolist()
         self._episode = episode
-        cosine, sine = math.cos(turn), math.sin(turn)
+        cosine = math.cos(turn)
+        sine = math.sin(turn)
+        rotation = np.array([[cosine, sine], [-sine, cosine]])
         self._flat = self._rest.copy()
-        self._flat[:, :2] = self._flat[:, :2] @ np.array([[cosine, sine], [-sine, cosine]]) + (x, y)
+        self._flat[:, :2] = self._flat[:, :2] @ rotation + (x, y)
         self._flat[:, 2] = self._radius
-        rows, columns = np.divmod(np.arange(NODES**2), NODES)
         # The half around the corner that is held is mirrored at the diagonal, and lies upon the other half.
-        turned = rows + columns < NODES - 1
+        rows, columns = np.divmod(np.arange(NODES**2), NODES)
+        is_turned = rows + columns < NODES - 1
         mirrored = (NODES - 1 - columns) * NODES + NODES - 1 - rows
-        self._folded = np.where(turned[:, None], self._flat[mirrored] + (0, 0, 2 * self._radius), self._flat)
+        above = self._flat[mirrored] + (0, 0, 2 * self._radius)
+        self._folded = np.where(is_turned[:, None], above, self._flat)
 
     def _act(self, action: np.ndarray) -> None:
-        held, steps = self.data.mocap_pos[0].copy(), round(SECONDS[self.control] / TIMESTEP)
+        start = self.data.mocap_pos[0].copy()
+        steps = round(SECONDS[self.control] / TIMESTEP)
         if self.control == "steps":
-            target = held + STEP * action
+            target = start + STEP * action
             target[:2] = np.clip(target[:2], -2 * self._reach, 2 * self._reach)
             target[2] = np.clip(target[2], self._radius, CEILING)
             self._shift(target[None], steps)
             return
         target = np.array([*self._reach * action, 3 * self._radius])
-        middle, half = (held + target) / 2, (target - held) / 2
+        middle = (start + target) / 2
+        half = (target - start) / 2
         height = np.linalg.norm(half)
         # Along an arc, as a page is turned: a corner that is lifted to one height and moved there drags the cloth.
         for angle in np.linspace(0, math.pi, steps + 1)[1:]:
             self.data.mocap_pos[0] = middle - half * math.cos(angle) + (0, 0, height * math.sin(angle))
             self._advance(1)
+        # As long again to come to rest.
         self._advance(steps)
 
     def _observe(self) -> np.ndarray:
-        return self._seen(self._key_points, self.side)
+        return self._places(self._key_points, self.side)
 
     def _judge(self) -> tuple[float, bool]:
         return -10 * self._distance(self.points), self.progress >= FOLDED
@@ -199,21 +224,28 @@ def _xml(
 
 def _skin(name: str, colour: Colour, side: float, radius: float, turned: bool) -> str:
     """One side of the cloth: triangles between its points, which are seen from one side only."""
-    at = np.linspace(-side / 2, side / 2, NODES)
-    points = [(x, y) for x in at for y in at]
+    grid = np.linspace(-side / 2, side / 2, NODES)
+    places = [numbers(x, y, radius) for x in grid for y in grid]
     faces: list[int] = []
     for row in range(NODES - 1):
         for column in range(NODES - 1):
-            a, b, c, d = (n for r in (row, row + 1) for n in (r * NODES + column, r * NODES + column + 1))
-            for face in ((a, c, b), (b, c, d)):
-                faces += reversed(face) if turned else face
-    bones = "".join(
-        f'<bone body="cloth_{n}" bindpos="{numbers(x, y, radius)}" bindquat="1 0 0 0" vertid="{n}" vertweight="1"/>'
-        for n, (x, y) in enumerate(points)
-    )
-    vertices = numbers(*(part for x, y in points for part in (x, y, radius)))
-    shape = f'vertex="{vertices}" face="{" ".join(map(str, faces))}"'
-    return f'<skin name="{name}" rgba="{rgba(colour)}" {shape}>{bones}</skin>'
+            #   a ── b
+            #   │  ╱ │      two triangles; seen from where their corners go round in one direction
+            #   c ── d
+            a = row * NODES + column
+            b = a + 1
+            c = a + NODES
+            d = c + 1
+            if turned:
+                faces += (b, c, a, d, c, b)
+            else:
+                faces += (a, c, b, b, c, d)
+    # Each corner of the skin is moved by one point of the cloth alone.
+    bones: list[str] = []
+    for n, place in enumerate(places):
+        bones.append(f'<bone body="cloth_{n}" bindpos="{place}" bindquat="1 0 0 0" vertid="{n}" vertweight="1"/>')
+    shape = f'vertex="{" ".join(places)}" face="{" ".join(map(str, faces))}"'
+    return f'<skin name="{name}" rgba="{rgba(colour)}" {shape}>{"".join(bones)}</skin>'
 
 
 TASK = Task(

@@ -12,28 +12,40 @@ from sightline_tasks.deformables.soft_body import HeldFlex, numbers, positive, r
 from sightline_tasks.drawing import Colour, choose_look
 from sightline_tasks.registration import ROPE_ID
 
-NODES, LENGTH, MASS, RADIUS = 31, 0.5, 0.05, 0.007
-"""Points of the rope; metres; kilograms; metres. Capsules of neighbours that touched would stretch the rope."""
+NODES = 31
+"""Points of the rope."""
+LENGTH = 0.5
+"""Metres."""
+MASS = 0.05
+"""Kilograms."""
+RADIUS = 0.007
+"""Metres. Capsules of neighbours that touched would stretch the rope."""
 KEY_POINTS = 10
 REACH = 0.02
 """Greatest shift of a gripper along each axis by one action, metres."""
-STEPS, TIMESTEP = 24, 0.0025
-"""Steps of physics in an action, and their seconds."""
-EDGE_SECONDS, ITERATIONS = 0.005, 50
-"""In which a stretched edge returns, and of the solver. With 10 iterations and twice the time the edges of a rope that
-is jerked about stay half as long again, and it may lie in waves though its ends are far apart."""
-TABLE, CEILING = 0.4, 0.05
-"""Grippers stay within this distance of the middle, along x and along y, and below this height. A rope that is held
-higher sags, which cannot be seen from above, and looks longer, being nearer to the camera: who is paid by pictures
-lifts it as high as it can."""
+STEPS = 24
+"""Steps of physics in an action."""
+TIMESTEP = 0.0025
+"""Seconds of a step of physics."""
+EDGE_SECONDS = 0.005
+"""In which a stretched edge returns."""
+ITERATIONS = 50
+"""Of the solver. With 10 iterations and twice the time above, the edges of a rope that is jerked about stay half as
+long again, and it may lie in waves though its ends are far apart."""
+TABLE = 0.4
+"""Grippers stay within this distance of the middle, along x and along y, metres."""
+CEILING = 0.05
+"""Grippers stay below this height, metres. A rope that is held higher sags, which cannot be seen from above, and looks
+longer, being nearer to the camera: a policy whose reward comes from pictures lifts it as high as it can."""
 SHORTEST_GAP = 0.6
 """At the start the ends are nearer to each other than this share of the length."""
 TAUT = 1.03
 """Greatest distance between the grippers, as a share of the length. A little more than the length: a rope whose ends
 are just that far apart still lies in a visible bow."""
-STRAIGHT, BOW = 0.95, 0.1
-"""A rope is straight if its ends are at least the first share of its length apart, and no point is farther than the
-second from the line through them."""
+STRAIGHT = 0.95
+"""A rope is straight if its ends are at least this share of its length apart …"""
+BOW = 0.1
+"""… and no point is farther than this share of it from the line through them."""
 
 CAMERAS = {
     "above": View((0.0, 0.0, 0.0), 0.95, 90, -89.9),
@@ -97,10 +109,14 @@ class StraightenRope(HeldFlex):
 
     def solution(self) -> np.ndarray:
         """Both ends away from the middle between them, along the line through them."""
-        left, right = self.data.mocap_pos
-        apart = right - left
-        along = apart / np.linalg.norm(apart) if np.linalg.norm(apart) > 0.02 else np.array([1.0, 0.0, 0.0])
-        middle = (left + right) / 2
+        left_hand, right_hand = self.data.mocap_pos
+        apart = right_hand - left_hand
+        distance = np.linalg.norm(apart)
+        # Grippers that touch have no direction: x is as good as any.
+        along = np.array([1.0, 0.0, 0.0])
+        if distance > 0.02:
+            along = apart / distance
+        middle = (left_hand + right_hand) / 2
         middle[2] = self._radius
         half = along * TAUT * self.length / 2
         target = np.stack([middle - half, middle + half])
@@ -109,6 +125,7 @@ class StraightenRope(HeldFlex):
     def _arrange(self, rng: np.random.Generator | None) -> None:
         curve = random_curve(rng or np.random.default_rng(0), self.length, self._radius)
         self.lay(curve, [0, -1])
+        # Let the solver stretch the edges to their lengths, and take away the speed that this gives.
         self._advance(2 * STEPS)
         self.data.qvel[:] = 0
 
@@ -118,23 +135,28 @@ class StraightenRope(HeldFlex):
         target[:, 2] = np.clip(target[:, 2], self._radius, CEILING)
         apart = target[1] - target[0]
         distance = np.linalg.norm(apart)
+        # Farther apart they would tear: both are moved back to the greatest distance, around their middle.
         if distance > TAUT * self.length:
             target = target.mean(axis=0) + np.outer([-0.5, 0.5], apart * TAUT * self.length / distance)
         self._shift(target, STEPS)
 
     def _observe(self) -> np.ndarray:
-        return self._seen(self._key_points, self.length)
+        return self._places(self._key_points, self.length)
 
     def _judge(self) -> tuple[float, bool]:
-        gap, bow = self.gap, self.bow
-        return min(gap, 1.1 * self.length) - bow, gap >= STRAIGHT * self.length and bow <= BOW * self.length
+        gap = self.gap
+        bow = self.bow
+        reward = min(gap, 1.1 * self.length) - bow
+        is_straight = gap >= STRAIGHT * self.length and bow <= BOW * self.length
+        return reward, is_straight
 
 
 def bow(points: np.ndarray) -> float:
     """Farthest that one of the points [N, 3] is from the line through the first and the last."""
     points = points - points[0]
     along = points[-1] / max(float(np.linalg.norm(points[-1])), 1e-9)
-    return float(np.linalg.norm(points - np.outer(points @ along, along), axis=1).max())
+    aside = points - np.outer(points @ along, along)
+    return float(np.linalg.norm(aside, axis=1).max())
 
 
 def random_curve(rng: np.random.Generator, length: float, radius: float) -> np.ndarray:
@@ -146,13 +168,14 @@ def random_curve(rng: np.random.Generator, length: float, radius: float) -> np.n
         waves = np.arange(1, 4)
         turns = rng.normal(size=3) * np.array([2.0, 1.2, 0.6])
         heading = rng.uniform(0, 2 * np.pi) + rng.uniform(-4, 4) * place[:, 0]
-        heading = heading + (turns * np.sin(np.pi * waves * place + rng.uniform(0, 2 * np.pi, 3))).sum(axis=1)
-        points = np.concatenate(
-            [np.zeros((1, 2)), np.cumsum(step * np.stack([np.cos(heading), np.sin(heading)], 1), 0)]
-        )
+        phases = rng.uniform(0, 2 * np.pi, 3)
+        heading = heading + (turns * np.sin(np.pi * waves * place + phases)).sum(axis=1)
+        edges = step * np.stack([np.cos(heading), np.sin(heading)], 1)
+        points = np.concatenate([np.zeros((1, 2)), np.cumsum(edges, 0)])
+        # Drawn again if it crosses itself, or nearly: points that are not neighbours have to be apart.
         distances = np.linalg.norm(points[:, None] - points[None], axis=2)
-        near = np.abs(np.subtract.outer(np.arange(NODES), np.arange(NODES))) <= 3
-        if distances[~near].min() > 3 * radius and distances[0, -1] < SHORTEST_GAP * length:
+        are_neighbours = np.abs(np.subtract.outer(np.arange(NODES), np.arange(NODES))) <= 3
+        if distances[~are_neighbours].min() > 3 * radius and distances[0, -1] < SHORTEST_GAP * length:
             points -= points.mean(axis=0)
             return np.column_stack([points, np.full(NODES, radius)])
 

@@ -67,12 +67,16 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
         self._kind = self._mujoco.mjtState.mjSTATE_INTEGRATION
         self._episode = np.zeros(0)
         self._random_starts = one_of("starts", starts, STARTS) == "random"
-        self._view = view_of(next(iter(cameras)) if camera is None else camera, cameras)
+        if camera is None:
+            camera = next(iter(cameras))
+        self._view = view_of(camera, cameras)
         self.observation_space = spaces.Box(-np.inf, np.inf, (observations,), np.float32)
         self.action_space = spaces.Box(-1, 1, (actions,), np.float32)
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
-        self._renderer = OffscreenRenderer(self.model, self.render_size, shadows, False, None if shadows else 0)
+        # With shadows, edges are smoothed by MuJoCo's own number of samples.
+        samples = None if shadows else 0
+        self._renderer = OffscreenRenderer(self.model, self.render_size, shadows, False, samples)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -84,25 +88,29 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
         return self._observe(), {"success": bool(self._judge()[1])}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        diverged = not self._carried_out(np.clip(np.asarray(action, np.float64), -1, 1))
+        action = np.clip(np.asarray(action, np.float64), -1, 1)
+        diverged = self._act_or_restore(action)
         # A step of MuJoCo leaves derived places, such as those of a cloth's points, as they were before it.
         self._mujoco.mj_forward(self.model, self.data)
-        reward, success = (self.worst, False) if diverged else self._judge()
+        reward = self.worst
+        success = False
+        if not diverged:
+            reward, success = self._judge()
         return self._observe(), float(reward), diverged, False, {"success": bool(success), "diverged": diverged}
 
-    def _carried_out(self, action: np.ndarray) -> bool:
-        """Carry out an action; False if MuJoCo gave up, and then the state is that of before."""
+    def _act_or_restore(self, action: np.ndarray) -> bool:
+        """Carry out an action; returns whether MuJoCo gave up, and then the state is that of before."""
         before = self.state
         try:
             self._act(action)
-            given_up = bool(self.data.warning.number.any())
+            diverged = bool(self.data.warning.number.any())
         except self._mujoco.FatalError:  # of too many contacts
-            given_up = True
-        if given_up:
+            diverged = True
+        if diverged:
             # MuJoCo's default state could be the goal itself: its rope is straight.
             self._mujoco.mj_resetData(self.model, self.data)
             self.state = before
-        return not given_up
+        return diverged
 
     def render(self) -> np.ndarray:
         """Render the present state: uint8[height, width, 3]."""
@@ -122,8 +130,9 @@ class SoftBody(gymnasium.Env[np.ndarray, np.ndarray]):
     @state.setter
     def state(self, state: np.ndarray) -> None:
         size = self._mujoco.mj_stateSize(self.model, self._kind)
-        if np.shape(state) != (whole := size + len(self._episode),):
-            raise BadInput(f"a state of this environment has {whole} numbers, not {np.shape(state)}")
+        total = size + len(self._episode)
+        if np.shape(state) != (total,):
+            raise BadInput(f"a state of this environment has {total} numbers, not {np.shape(state)}")
         self._begin(np.array(state[size:], np.float64))
         physics = np.array(state[:size], np.float64)
         self._mujoco.mj_setState(self.model, self.data, physics, self._kind)
@@ -172,22 +181,23 @@ class HeldFlex(SoftBody):
         """float64[points, 3], where the points are in the model's text."""
         return np.asarray(self.model.body_pos[self.model.flex_vertbodyid])
 
-    def lay(self, points: np.ndarray, held: Sequence[int]) -> None:
+    def lay(self, points: np.ndarray, grips: Sequence[int]) -> None:
         """Put the points, and the grippers at those that they hold."""
         self.data.qpos[:] = (points - self._rest).reshape(-1)
-        self.data.mocap_pos[:] = points[held]
+        self.data.mocap_pos[:] = points[grips]
 
     def _shift(self, targets: np.ndarray, steps: int) -> None:
         """Move the grippers to targets [grippers, 3], a little in each step of physics: jumps would tear."""
-        held = self.data.mocap_pos.copy()
+        starts = self.data.mocap_pos.copy()
+        shifts = targets - starts
         for share in np.linspace(1 / steps, 1, steps):
-            self.data.mocap_pos[:] = held + (targets - held) * share
+            self.data.mocap_pos[:] = starts + shifts * share
             self._advance(1)
 
-    def _seen(self, key_points: np.ndarray, unit: float) -> np.ndarray:
+    def _places(self, key_points: np.ndarray, unit: float) -> np.ndarray:
         """float32[3 (key points + grippers)], their places in a unit (metres)."""
-        seen = np.concatenate([self.points[key_points], self.data.mocap_pos])
-        return (seen / unit).astype(np.float32).reshape(-1)
+        places = np.concatenate([self.points[key_points], self.data.mocap_pos])
+        return (places / unit).astype(np.float32).reshape(-1)
 
 
 def scene(timestep: float, iterations: int, table: tuple[Colour, Colour], body: str, options: str = "") -> str:
@@ -200,7 +210,7 @@ def scene(timestep: float, iterations: int, table: tuple[Colour, Colour], body: 
         body: elements of the model: `asset`, `worldbody`, `equality` and so on.
         options: further attributes of the element `option`.
     """
-    light, dark = (numbers(*(part / 255 for part in colour)) for colour in table)
+    light, dark = (_rgb(colour) for colour in table)
     return f"""
 <mujoco>
   <option timestep="{timestep}" solver="CG" iterations="{iterations}" tolerance="1e-6" {options}/>
@@ -225,7 +235,11 @@ def numbers(*values: float) -> str:
 
 def rgba(colour: Colour) -> str:
     """An opaque colour as MuJoCo's text has it."""
-    return numbers(*(part / 255 for part in colour), 1)
+    return f"{_rgb(colour)} 1"
+
+
+def _rgb(colour: Colour) -> str:
+    return numbers(*(part / 255 for part in colour))
 
 
 def positive(name: str, value: float) -> float:

@@ -17,16 +17,38 @@ from sightline_tasks.drawing import Colour, choose_look
 from sightline_tasks.mujoco_rendering import import_mujoco
 from sightline_tasks.registration import WATER_ID
 
-BALLS, BALL, MASS = 112, 0.015, 0.001
-"""How many; their radius in metres, and the mass of one in kilograms."""
-WIDTH, DEPTH, HEIGHT, WALL = 0.14, 0.11, 0.18, 0.005
-"""Inside of the glass along x, y and z, and its walls, metres."""
-TARGET, SPEED, SLEW = 0.5, 1.1, 2.5
-"""Distance to the target in metres, greatest speed in m/s, and greatest acceleration of the script in m/s^2."""
-STEPS, TIMESTEP = 16, 0.005
-FILLINGS, SHIFT = 8, 0.1
-"""Random starts: different ways in which the balls lie, and greatest distance of the glass from its place, metres."""
-SPILL_COST, SUCCESS = 10.0, -0.15
+BALLS = 112
+"""How many."""
+BALL = 0.015
+"""Radius of a ball, metres."""
+MASS = 0.001
+"""Mass of a ball, kilograms."""
+WIDTH = 0.14
+"""Inside of the glass along x, metres."""
+DEPTH = 0.11
+"""Inside of the glass along y, metres."""
+HEIGHT = 0.18
+"""Inside of the glass along z, metres."""
+WALL = 0.005
+"""Thickness of the walls, metres."""
+TARGET = 0.5
+"""Distance to the target, metres."""
+SPEED = 1.1
+"""Greatest speed of the glass, m/s."""
+SLEW = 2.5
+"""Greatest acceleration of the script, m/s^2."""
+STEPS = 16
+"""Steps of physics in an action."""
+TIMESTEP = 0.005
+"""Seconds of a step of physics."""
+FILLINGS = 8
+"""Random starts: different ways in which the balls lie."""
+SHIFT = 0.1
+"""Random starts: greatest distance of the glass from its place, metres."""
+SPILL_COST = 10.0
+"""Cost of a glass that is empty."""
+SUCCESS = -0.15
+"""Reward above which a state is a success."""
 
 CAMERAS = {
     "front": View((0.21, 0.0, 0.06), 1.05, 90, -18),
@@ -70,7 +92,9 @@ class PassWater(SoftBody):
         mass: float = MASS,
         look: str = "blue",
     ) -> None:
-        self._height, self._mass = positive("height", height), positive("mass", mass)
+        self._height = positive("height", height)
+        self._mass = positive("mass", mass)
+        # Refused here, rather than at the first reset, if the balls do not fit.
         _filled(0, self._height, self._mass)
         xml = _xml(self._height, self._mass, *choose_look(look, WATERS))
         super().__init__(xml, 8, 1, CAMERAS, starts, camera, render_mode, render_size, shadows)
@@ -89,19 +113,26 @@ class PassWater(SoftBody):
     def inside(self) -> np.ndarray:
         """bool[112], which balls are in the glass."""
         x, y, z = self.balls.T
-        level = (np.abs(x - self.place) < WIDTH / 2) & (np.abs(y) < DEPTH / 2)
-        return np.asarray(level & (z > 0) & (z < self._height + BALL))
+        is_between_walls = (np.abs(x - self.place) < WIDTH / 2) & (np.abs(y) < DEPTH / 2)
+        return np.asarray(is_between_walls & (z > 0) & (z < self._height + BALL))
 
     def solution(self) -> np.ndarray:
         """Towards the target, as fast as the balls bear to be started and stopped."""
-        left, speed = TARGET - self.place, float(self.data.qvel[0])
+        distance = TARGET - self.place
+        speed = float(self.data.qvel[0])
         seconds = STEPS * TIMESTEP
-        wanted = np.sign(left) * min(0.6 * SPEED, np.sqrt(1.0 * abs(left)), abs(left) / (2 * seconds))
-        change = np.clip(wanted - speed, -SLEW * seconds / 2, SLEW * seconds / 2)
+        # The speed from which it can still be stopped at the target, and no more than half the way in one action.
+        target_speed = np.sign(distance) * min(0.6 * SPEED, np.sqrt(1.0 * abs(distance)), abs(distance) / (2 * seconds))
+        change = np.clip(target_speed - speed, -SLEW * seconds / 2, SLEW * seconds / 2)
         return np.array([np.clip((speed + change) / SPEED, -1, 1)], np.float32)
 
     def _arrange(self, rng: np.random.Generator | None) -> None:
-        filling, shift = (0, 0.0) if rng is None else (int(rng.integers(FILLINGS)), float(rng.uniform(-SHIFT, SHIFT)))
+        filling = 0
+        shift = 0.0
+        if rng is not None:
+            filling = int(rng.integers(FILLINGS))
+            shift = float(rng.uniform(-SHIFT, SHIFT))
+        # The glass and all that is in it: x is the first of a ball's three places.
         self.data.qpos[:] = _filled(filling, self._height, self._mass)
         self.data.qpos[0] += shift
         self.data.qpos[1::3] += shift
@@ -111,12 +142,16 @@ class PassWater(SoftBody):
         self._advance(STEPS)
 
     def _observe(self) -> np.ndarray:
-        inside, balls = self.inside, self.balls
-        top = balls[inside, 2].max() if inside.any() else 0.0
-        aside = balls[inside, 0].mean() - self.place if inside.any() else 0.0
+        inside = self.inside
         share = inside.mean()
-        seen = [self.place, self.data.qvel[0], WIDTH, self._height, top, share, 1 - share, aside]
-        return np.array(seen, np.float32)
+        top = 0.0
+        aside = 0.0
+        if inside.any():
+            balls = self.balls[inside]
+            top = balls[:, 2].max()
+            aside = balls[:, 0].mean() - self.place
+        speed = self.data.qvel[0]
+        return np.array([self.place, speed, WIDTH, self._height, top, share, 1 - share, aside], np.float32)
 
     def _judge(self) -> tuple[float, bool]:
         reward = -SPILL_COST * (1 - self.inside.mean()) - abs(TARGET - self.place)
@@ -135,31 +170,37 @@ def _filled(filling: int, height: float, mass: float) -> np.ndarray:
     model = mujoco.MjModel.from_xml_string(_xml(3 * height, mass, *WATERS["blue"]))
     data = mujoco.MjData(model)
     rng = np.random.default_rng(filling)
-    across, deep = int((WIDTH - BALL) / (2.1 * BALL)), int((DEPTH - BALL) / (2.1 * BALL))
+    # In layers of a grid, a little apart and a little out of line, from where they fall.
+    across = int((WIDTH - BALL) / (2.1 * BALL))
+    deep = int((DEPTH - BALL) / (2.1 * BALL))
     places = np.array([(n % across, n // across % deep, n // (across * deep)) for n in range(BALLS)], float)
     places = (places - np.array([(across - 1) / 2, (deep - 1) / 2, -0.6])) * 2.1 * BALL
-    data.qpos[1:] = (places + rng.uniform(-0.04, 0.04, places.shape) * BALL).reshape(-1)
+    noise = rng.uniform(-0.04, 0.04, places.shape) * BALL
+    data.qpos[1:] = (places + noise).reshape(-1)
     mujoco.mj_step(model, data, 600)
     settled: np.ndarray = data.qpos.copy()
-    if settled[3::3].max() >= height + BALL:
-        raise BadInput(f"height={height:g} is too low: {BALLS} balls lie {settled[3::3].max():.2g} m high; say more")
+    top = settled[3::3].max()
+    if top >= height + BALL:
+        raise BadInput(f"height={height:g} is too low: {BALLS} balls lie {top:.2g} m high; say more")
     settled[0] = 0
     return settled
 
 
 def _xml(height: float, mass: float, colour: Colour, table: tuple[Colour, Colour]) -> str:
     glass = 'type="box" rgba=".55 .7 .8 .3" friction="0" condim="1"'
-    w, d, h, t = WIDTH / 2, DEPTH / 2, height / 2, WALL / 2
-    walls = "".join(
-        f'<geom {glass} size="{numbers(*size)}" pos="{numbers(*place)}"/>'
-        for size, place in (
-            ((w + 2 * t, d + 2 * t, t), (0, 0, -t)),
-            ((t, d + 2 * t, h), (w + t, 0, h)),
-            ((t, d + 2 * t, h), (-w - t, 0, h)),
-            ((w, t, h), (0, d + t, h)),
-            ((w, t, h), (0, -d - t, h)),
-        )
+    # Halves, as MuJoCo gives the sizes of boxes.
+    w = WIDTH / 2
+    d = DEPTH / 2
+    h = height / 2
+    t = WALL / 2
+    boxes = (
+        ((w + 2 * t, d + 2 * t, t), (0, 0, -t)),
+        ((t, d + 2 * t, h), (w + t, 0, h)),
+        ((t, d + 2 * t, h), (-w - t, 0, h)),
+        ((w, t, h), (0, d + t, h)),
+        ((w, t, h), (0, -d - t, h)),
     )
+    walls = "".join(f'<geom {glass} size="{numbers(*size)}" pos="{numbers(*place)}"/>' for size, place in boxes)
     slides = "".join(f'<joint type="slide" axis="{axis}"/>' for axis in ("1 0 0", "0 1 0", "0 0 1"))
     ball = f'<geom type="sphere" size="{BALL}" mass="{mass}" rgba="{rgba(colour)}" condim="1"/>'
     balls = "".join(f"<body>{slides}{ball}</body>" for _ in range(BALLS))

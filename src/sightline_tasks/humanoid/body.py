@@ -41,8 +41,10 @@ STIFFNESS = 6.0
 """Torque of position control per radian from the target, as a multiple of the greatest torque."""
 DAMPING = 0.06
 """Torque against a joint's velocity (per rad/s), as a multiple of the stiffness."""
-JOINTS, ROOT = 17, 7
-"""Hinges; and numbers of the free joint in front of them in `qpos`: position [3] and quaternion [4]."""
+JOINTS = 17
+"""Hinges."""
+ROOT = 7
+"""Numbers of the free joint in front of the hinges in `qpos`: position [3] and quaternion [4]."""
 
 SIDES = ("right", "left")
 
@@ -52,6 +54,7 @@ def make_model(physics: Physics, control: Control, scene: Scene = "original") ->
     mujoco = import_mujoco()
     model = mujoco.MjModel.from_xml_string(*scene_xml(scene))
     if physics == "fast":
+        # Long steps, which explicit integration does not bear.
         model.opt.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
         model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
         model.opt.iterations = 4
@@ -76,7 +79,9 @@ def to_control(model: mujoco.MjModel, actions: np.ndarray) -> np.ndarray:
     low, high = model.actuator_ctrlrange.T
     neutral = np.clip(0.0, low, high)  # knees cannot be quite straight
     actions = np.clip(actions, -1, 1)
-    return np.asarray(neutral + np.where(actions > 0, actions * (high - neutral), actions * (neutral - low)))
+    # To each side as far as that side goes: joints are not bent equally far both ways.
+    deviations = np.where(actions > 0, actions * (high - neutral), actions * (neutral - low))
+    return np.asarray(neutral + deviations)
 
 
 @dataclass(frozen=True)
@@ -109,13 +114,14 @@ class Posture:
 
     def in_torso(self, points: np.ndarray) -> np.ndarray:
         """Points [N, K, 3] of the world in the torso's frame: forward, left, up of its centre."""
-        return np.asarray(np.einsum("nki,nij->nkj", points - self.torso[:, None], self.frame))
+        from_centre = points - self.torso[:, None]
+        return np.asarray(np.einsum("nki,nij->nkj", from_centre, self.frame))
 
     @property
     def key_points(self) -> np.ndarray:
         """[N, 13, 3]: head, torso, pelvis, hands, elbows, hips, knees, feet."""
-        alone = np.stack([self.head, self.torso, self.pelvis], axis=1)
-        return np.concatenate([alone, self.hands, self.elbows, self.hips, self.knees, self.feet], axis=1)
+        trunk = np.stack([self.head, self.torso, self.pelvis], axis=1)
+        return np.concatenate([trunk, self.hands, self.elbows, self.hips, self.knees, self.feet], axis=1)
 
 
 class Skeleton:
@@ -129,16 +135,20 @@ class Skeleton:
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
-        self._mujoco = mujoco = import_mujoco()
-        self._model, self._data = model, mujoco.MjData(model)
-        body = [geom for geom in range(model.ngeom) if model.geom_bodyid[geom] != 0]
-        self._body = np.array(body)
-        self.geoms = tuple(model.geom(geom).name for geom in body)
-        self.radii = model.geom_size[body, 0].copy()
-        capsules = model.geom_type[body] == mujoco.mjtGeom.mjGEOM_CAPSULE
+        mujoco = import_mujoco()
+        self._mujoco = mujoco
+        self._model = model
+        self._data = mujoco.MjData(model)
+        # All that is not the world's: the floor is body 0.
+        geoms = [geom for geom in range(model.ngeom) if model.geom_bodyid[geom] != 0]
+        self._geoms = np.array(geoms)
+        self.geoms = tuple(model.geom(geom).name for geom in geoms)
+        self.radii = model.geom_size[geoms, 0].copy()
+        is_capsule = model.geom_type[geoms] == mujoco.mjtGeom.mjGEOM_CAPSULE
+        self._half_lengths = np.where(is_capsule, model.geom_size[geoms, 1], 0.0)
+        # Joint 0 is the free joint.
         self.joints = tuple(model.joint(joint).name for joint in range(1, model.njnt))
         self.limits: np.ndarray = model.jnt_range[1:].copy()
-        self._half = np.where(capsules, model.geom_size[body, 1], 0.0)
 
     def rest(self) -> np.ndarray:
         """float64[24], `qpos` of Gymnasium's first state: upright, 1.4 m high, arms forward."""
@@ -154,18 +164,26 @@ class Skeleton:
 
     def posture(self, qpos: np.ndarray) -> Posture:
         """Where the limbs are in states `qpos` [N, 24]."""
-        model, data = self._model, self._data
-        bodies, frames = np.empty((len(qpos), model.nbody, 3)), np.empty((len(qpos), 9))
-        centres, axes = np.empty((len(qpos), len(self._body), 3)), np.empty((len(qpos), len(self._body), 3))
+        model = self._model
+        data = self._data
+        count = len(qpos)
+        bodies = np.empty((count, model.nbody, 3))
+        frames = np.empty((count, 9))
+        centres = np.empty((count, len(self._geoms), 3))
+        axes = np.empty((count, len(self._geoms), 3))
         torso = model.body("torso").id
         for n, state in enumerate(qpos):
             data.qpos[:] = state
             self._mujoco.mj_kinematics(model, data)
-            bodies[n], frames[n] = data.xpos, data.xmat[torso]
-            centres[n] = data.geom_xpos[self._body]
-            axes[n] = data.geom_xmat[self._body][:, 2::3]
+            bodies[n] = data.xpos
+            frames[n] = data.xmat[torso]
+            centres[n] = data.geom_xpos[self._geoms]
+            # A capsule lies along the z axis of its frame: the last column of a matrix that is stored by rows.
+            axes[n] = data.geom_xmat[self._geoms][:, 2::3]
         frame = frames.reshape(-1, 3, 3)
-        ends = centres[:, :, None] + self._half[:, None, None] * axes[:, :, None] * np.array([-1.0, 1.0])[:, None]
+        # [N, geoms, 2, 3]: half a length to either side of each centre.
+        directions = np.array([-1.0, 1.0])[:, None]
+        ends = centres[:, :, None] + self._half_lengths[:, None, None] * axes[:, :, None] * directions
 
         def body(name: str) -> np.ndarray:
             return np.asarray(bodies[:, model.body(name).id])
@@ -173,8 +191,8 @@ class Skeleton:
         def geom(name: str) -> np.ndarray:
             return np.asarray(centres[:, self.geoms.index(name)])
 
-        def both(name: str, found: Any = body) -> np.ndarray:
-            return np.stack([found(f"{side}_{name}") for side in SIDES], axis=1)
+        def both(name: str, place_of: Any = body) -> np.ndarray:
+            return np.stack([place_of(f"{side}_{name}") for side in SIDES], axis=1)
 
         return Posture(
             joints=qpos[:, ROOT:],
@@ -200,6 +218,7 @@ def observe(qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
     own frame (3), 17 joint angles; then its velocity (3) and rotation (3) in its own frame, and 17 joint velocities.
     Metres and radians; velocities are divided by 10 (of the torso's place: by 3), so that all numbers are about 1.
     """
+    # The torso's quaternion as a matrix, [N, 3, 3]: its columns are the torso's directions in the world.
     w, x, y, z = qpos[:, 3:7].T / np.linalg.norm(qpos[:, 3:7], axis=1)
     rotation = np.array(
         [
@@ -208,7 +227,15 @@ def observe(qpos: np.ndarray, qvel: np.ndarray) -> np.ndarray:
             [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
         ]
     ).transpose(2, 0, 1)
-    velocity = np.einsum("ni,nij->nj", qvel[:, :3], rotation)  # of the free joint: the world's for places,
-    parts = [qpos[:, :3], rotation[:, :2, 0], rotation[:, 2], qpos[:, ROOT:]]
-    parts += [velocity / 3, qvel[:, 3:6] / 10, qvel[:, 6:] / 10]  # and the body's own for rotations
+    # MuJoCo gives a free joint's velocity in the world's frame, and its rotation in the body's own.
+    velocity = np.einsum("ni,nij->nj", qvel[:, :3], rotation)
+    parts = [
+        qpos[:, :3],
+        rotation[:, :2, 0],
+        rotation[:, 2],
+        qpos[:, ROOT:],
+        velocity / 3,
+        qvel[:, 3:6] / 10,
+        qvel[:, 6:] / 10,
+    ]
     return np.concatenate(parts, axis=1).astype(np.float32)

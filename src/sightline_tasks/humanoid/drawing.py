@@ -48,9 +48,21 @@ class HumanoidLook:
 
 
 LOOKS = {
-    "original": HumanoidLook((15, 18, 22), (102, 128, 153), ((20, 22, 20), (163, 184, 163)), (204, 153, 102)),
+    "original": HumanoidLook(
+        sky_top=(15, 18, 22),
+        sky_bottom=(102, 128, 153),
+        tiles=((20, 22, 20), (163, 184, 163)),
+        body=(204, 153, 102),
+    ),
     "textured": HumanoidLook(
-        (86, 132, 196), (214, 226, 238), ((88, 86, 84), (104, 102, 99)), (190, 192, 196), 0.4, 14.0, 0.5, 3
+        sky_top=(86, 132, 196),
+        sky_bottom=(214, 226, 238),
+        tiles=((88, 86, 84), (104, 102, 99)),
+        body=(190, 192, 196),
+        tile=0.4,
+        roughness=14.0,
+        shine=0.5,
+        noise_seed=3,
     ),
 }
 
@@ -62,30 +74,33 @@ def draw_humanoid(ends: np.ndarray, radii: np.ndarray, view: View, size: Size, l
         ends: [geoms, 2, 3], both ends of each capsule's axis (equal for spheres), metres.
         radii: [geoms], metres.
     """
-    height, width = size[0] * OVERSAMPLING, size[1] * OVERSAMPLING
+    height = size[0] * OVERSAMPLING
+    width = size[1] * OVERSAMPLING
     image = Image.fromarray(_scene(view, (height, width), look))
     draw = ImageDraw.Draw(image)
     focal = height / (2 * math.tan(math.radians(view.field_of_view) / 2))  # pixels per metre at a metre's distance
 
     # Shadows on the floor and limbs, in one go: NumPy's calls would take longer than the drawing.
-    seen = view.project(np.stack([ends * np.array([1.0, 1.0, 0.0]), ends]))
-    seen[..., 0] = (seen[..., 0] - 0.5) * height + width / 2
-    seen[..., 1] *= height
-    depths = seen[..., 2].mean(axis=2)
-    thick = (radii * focal / depths).tolist()
+    # [shadow or limb, geoms, 2 ends, 3]: across and down in pixels, depth in metres.
+    on_floor = ends * np.array([1.0, 1.0, 0.0])
+    projected = view.project(np.stack([on_floor, ends]))
+    projected[..., 0] = (projected[..., 0] - 0.5) * height + width / 2
+    projected[..., 1] *= height
+    depths = projected[..., 2].mean(axis=2)
+    pixel_radii = (radii * focal / depths).tolist()
     # What is behind the camera, or in it, cannot be drawn.
-    drawn = (seen[..., 2].min(axis=2) > 0.1).tolist()
-    shadows, limbs = seen[..., :2].tolist()
+    is_visible = (projected[..., 2].min(axis=2) > 0.1).tolist()
+    shadows, limbs = projected[..., :2].tolist()
     dark = _scaled(look.tiles[0], 0.6)
     for geom, shadow in enumerate(shadows):
-        if drawn[0][geom]:
-            _limb(draw, shadow, 0.8 * thick[0][geom], dark, 0.0, flat=0.4)
+        if is_visible[0][geom]:
+            _limb(draw, shadow, 0.8 * pixel_radii[0][geom], dark, 0.0, flat=0.4)
     # Lit from above: the lighter parts of a limb are nearer to its upper edge.
     lights = ((1.0, 0.55), (0.78, 0.85), (0.42, 1.0 + look.shine))
     colours = [(share, _scaled(look.body, light)) for share, light in lights]
     for geom in np.argsort(-depths[1]).tolist():  # the farthest first: nearer limbs are drawn over it
-        if drawn[1][geom]:
-            radius = thick[1][geom]
+        if is_visible[1][geom]:
+            radius = pixel_radii[1][geom]
             for share, colour in colours:
                 _limb(draw, limbs[geom], share * radius, colour, (1 - share) * radius * 0.5)
     return np.asarray(image.reduce(OVERSAMPLING), np.uint8)
@@ -101,7 +116,9 @@ def _limb(
 ) -> None:
     """Draw a capsule of one colour, some pixels higher; `flat` squeezes its ends vertically, as of a shadow."""
     (x0, y0), (x1, y1) = ends
-    y0, y1 = y0 - raised, y1 - raised
+    y0 -= raised
+    y1 -= raised
+    # Of a limb that points at the camera, one end is enough.
     if abs(x0 - x1) + abs(y0 - y1) > 0.5:
         draw.line((x0, y0, x1, y1), fill=colour, width=max(1, round(2 * radius * flat)))
         draw.ellipse((x1 - radius, y1 - radius * flat, x1 + radius, y1 + radius * flat), fill=colour)
@@ -123,15 +140,22 @@ def _scene(view: View, canvas: Size, look: HumanoidLook) -> np.ndarray:
     axes = view.axes
     rays = right[None, :, None] * axes[0] + up[:, None, None] * axes[1] + axes[2]
     rays /= np.linalg.norm(rays, axis=2, keepdims=True)
-    sky_share = np.clip(np.degrees(np.arcsin(np.clip(rays[..., 2], 0, 1))) / SKY_HEIGHT, 0, 1)[..., None]
-    top, bottom = np.array(look.sky_top, float), np.array(look.sky_bottom, float)
+    # Sky: from the colour at the horizon to that above, by the angle of the ray.
+    elevation = np.degrees(np.arcsin(np.clip(rays[..., 2], 0, 1)))
+    sky_share = np.clip(elevation / SKY_HEIGHT, 0, 1)[..., None]
+    top = np.array(look.sky_top, float)
+    bottom = np.array(look.sky_bottom, float)
     picture = bottom + (top - bottom) * sky_share
+    # Floor: the place where a ray that goes down meets it.
     below = rays[..., 2] < -1e-3
-    far = np.where(below, view.place[2] / np.where(below, -rays[..., 2], 1), np.inf)
-    x, y = (view.place[axis] + np.where(below, far, 0) * rays[..., axis] for axis in (0, 1))
-    odd = (np.floor(x / look.tile) + np.floor(y / look.tile)) % 2 > 0
-    floor = np.where(odd[..., None], np.array(look.tiles[1], float), np.array(look.tiles[0], float))
-    haze = 1 - np.exp2(-np.where(below, far, np.inf) / HAZE)
+    distance = np.where(below, view.place[2] / np.where(below, -rays[..., 2], 1), np.inf)
+    x, y = (view.place[axis] + np.where(below, distance, 0) * rays[..., axis] for axis in (0, 1))
+    is_odd = (np.floor(x / look.tile) + np.floor(y / look.tile)) % 2 > 0
+    even_tile = np.array(look.tiles[0], float)
+    odd_tile = np.array(look.tiles[1], float)
+    floor = np.where(is_odd[..., None], odd_tile, even_tile)
+    # Far away it takes on the colour of the horizon.
+    haze = 1 - np.exp2(-np.where(below, distance, np.inf) / HAZE)
     picture = np.where(below[..., None], floor + (bottom - floor) * haze[..., None], picture)
     picture += look.roughness * value_noise(height, width, look.noise_seed)[..., None]
     pixels: np.ndarray = np.clip(picture, 0, 255).astype(np.uint8)

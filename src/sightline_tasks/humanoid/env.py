@@ -106,7 +106,9 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
         self.render_mode = render_mode
         self.render_size = (int(render_size[0]), int(render_size[1]))
-        cameras: list[Any] = list(camera) if isinstance(camera, list | tuple) and camera else [camera]
+        cameras: list[Any] = [camera]
+        if isinstance(camera, list | tuple) and camera:
+            cameras = list(camera)
         self._views = [(view_of(each, CAMERAS), each == "track") for each in cameras]
         self._simulation = Simulation(num_envs, physics, control, scene, starts, action_seconds)
         self._look = LOOKS[scene] if look == "drawn" else None
@@ -115,9 +117,11 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
             self._simulation.model, self.render_size, shadows, reflections, samples, slices
         )
         skeleton = self._simulation.skeleton
-        self._judge, self._reward = PoseJudge(num_envs, skeleton, action_seconds), PoseReward(POSES[pose], skeleton)
+        self._judge = PoseJudge(num_envs, skeleton, action_seconds)
+        self._reward = PoseReward(POSES[pose], skeleton)
         self._pose = list(POSES).index(pose)
-        self._limit, self._steps = max_episode_steps, np.zeros(num_envs, int)
+        self._limit = max_episode_steps
+        self._steps = np.zeros(num_envs, int)
         self._generators = [np.random.default_rng() for _ in range(num_envs)]
 
     def reset(
@@ -125,35 +129,44 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Begin new episodes; `options={"reset_mask": bool[N]}` says of which humanoids, the others go on."""
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+        indices = np.flatnonzero(mask).tolist()
+        # One number seeds all of them, each by its own; None goes on with the generator that a humanoid has.
         seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
-        chosen = np.flatnonzero(mask).tolist()
-        for i in chosen:
+        for i in indices:
             if seeds is not None and seeds[i] is not None:
                 self._generators[i] = np.random.default_rng(seeds[i])
-        self._simulation.reset(chosen, [self._generators[i] for i in chosen])
-        self._judge.reset(chosen)
-        self._steps[chosen] = 0
+        self._simulation.reset(indices, [self._generators[i] for i in indices])
+        self._judge.reset(indices)
+        self._steps[indices] = 0
         return self._simulation.observations, {}
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         diverged = self._simulation.step(actions)
         self._steps += 1
         posture = self._simulation.posture
-        now, held = (true & ~diverged[:, None] for true in self._judge.step(posture))
-        infos = {"success": held[:, self._pose], "in_pose": now[:, self._pose], "diverged": diverged}
-        infos |= {f"held {name}": held[:, i] for i, name in enumerate(POSES)}
+        # A humanoid whose physics has diverged is in MuJoCo's default state, which may well be a pose.
+        is_sound = ~diverged[:, None]
+        in_pose, holds = self._judge.step(posture)
+        in_pose = in_pose & is_sound
+        holds = holds & is_sound
+        infos = {"success": holds[:, self._pose], "in_pose": in_pose[:, self._pose], "diverged": diverged}
+        for i, name in enumerate(POSES):
+            infos[f"held {name}"] = holds[:, i]
         rewards = np.where(diverged, 0.0, self._reward(posture))
-        return self._simulation.observations, rewards, diverged, self._steps >= self._limit, infos
+        truncated = self._steps >= self._limit
+        return self._simulation.observations, rewards, diverged, truncated, infos
 
     def render(self) -> tuple[np.ndarray, ...]:
         """Render the present states: N times uint8[height, width, 3]; several cameras' views side by side."""
-        return tuple(
-            np.concatenate([self._picture(i, view, tracks) for view, tracks in self._views], axis=1)
-            for i in range(self.num_envs)
-        )
+        frames = []
+        for i in range(self.num_envs):
+            pictures = [self._picture(i, view, tracks) for view, tracks in self._views]
+            frames.append(np.concatenate(pictures, axis=1))
+        return tuple(frames)
 
     def _picture(self, i: int, view: View, tracks: bool) -> np.ndarray:
-        simulation, posture = self._simulation, self._simulation.posture
+        simulation = self._simulation
+        posture = simulation.posture
         if self._blank:
             return np.zeros((*self.render_size, 3), np.uint8)
         if tracks:
@@ -179,32 +192,36 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
     ) -> None:
         # The time limit is that of the registration.
         options["max_episode_steps"] = NO_LIMIT
-        self._one = HumanoidVector(1, pose, render_mode=render_mode, render_size=render_size, **options)
-        self.observation_space, self.action_space = self._one.single_observation_space, self._one.single_action_space
-        self.render_mode, self.metadata = render_mode, self._one.metadata
+        self._vector = HumanoidVector(1, pose, render_mode=render_mode, render_size=render_size, **options)
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+        self.render_mode = render_mode
+        self.metadata = self._vector.metadata
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
-        observations, _ = self._one.reset(seed=seed)
+        observations, _ = self._vector.reset(seed=seed)
         return observations[0], {"success": False}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        observations, rewards, terminated, _, infos = self._one.step(np.asarray(action)[None])
+        observations, rewards, terminated, _, infos = self._vector.step(np.asarray(action)[None])
         info = {name: bool(values[0]) for name, values in infos.items()}
         return observations[0], float(rewards[0]), bool(terminated[0]), False, info
 
     def render(self) -> np.ndarray:
         """Render the present state: uint8[height, width, 3]."""
-        return self._one.render()[0]
+        return self._vector.render()[0]
 
     def close(self) -> None:
-        self._one.close()
+        self._vector.close()
 
 
 def _check_action_seconds(action_seconds: float, physics: Physics) -> None:
-    steps = action_seconds / TIMESTEP[physics] if isinstance(action_seconds, int | float) else 0.0
+    steps = 0.0
+    if isinstance(action_seconds, int | float):
+        steps = action_seconds / TIMESTEP[physics]
     if not (0.5 < steps <= 1000 and abs(steps - round(steps)) < 1e-6):
         raise BadInput(
             f"action_seconds={action_seconds!r:.60} must be a multiple of the physics' steps of {TIMESTEP[physics]} s, "
@@ -212,6 +229,7 @@ def _check_action_seconds(action_seconds: float, physics: Physics) -> None:
         )
 
 
+_HELD = tuple(f"held {name}" for name in POSES)
 TASKS = {
     name: Task(
         name=f"humanoid-{name}",
@@ -221,7 +239,7 @@ TASKS = {
         success="end",
         env_options={"pose": name, "control": "torque", "look": "drawn", "scene": "original", "camera": "close"},
         training_options={"physics": "fast"},
-        measures=(*(f"held {other}" for other in POSES), "diverged"),
+        measures=(*_HELD, "diverged"),
         summary=f"Gymnasium's humanoid: {pose.goal.removeprefix('a humanoid robot ')}; success: held at the end.",
     )
     for name, pose in POSES.items()

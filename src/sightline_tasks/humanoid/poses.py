@@ -56,8 +56,8 @@ def _touching(posture: Posture, skeleton: Skeleton) -> dict[str, np.ndarray]:
 
 
 def _only_feet(posture: Posture, skeleton: Skeleton) -> np.ndarray:
-    others = [touches for name, touches in _touching(posture, skeleton).items() if name not in FEET]
-    return np.asarray(~np.any(others, axis=0))
+    besides_feet = [touches for name, touches in _touching(posture, skeleton).items() if name not in FEET]
+    return np.asarray(~np.any(besides_feet, axis=0))
 
 
 def _upright(posture: Posture, least: float) -> np.ndarray:
@@ -67,9 +67,9 @@ def _upright(posture: Posture, least: float) -> np.ndarray:
 def stands(posture: Posture, skeleton: Skeleton) -> np.ndarray:
     """Whether both feet, and nothing else, are on the floor, and the body above them."""
     touching = _touching(posture, skeleton)
-    tall = (posture.head[:, 2] > 1.25) & (posture.pelvis[:, 2] > 0.72)
-    feet = touching["right_foot"] & touching["left_foot"]
-    return np.asarray(_upright(posture, 0.9) & tall & feet & _only_feet(posture, skeleton))
+    is_tall = (posture.head[:, 2] > 1.25) & (posture.pelvis[:, 2] > 0.72)
+    on_both_feet = touching["right_foot"] & touching["left_foot"]
+    return np.asarray(_upright(posture, 0.9) & is_tall & on_both_feet & _only_feet(posture, skeleton))
 
 
 def raises_arms(posture: Posture, skeleton: Skeleton) -> np.ndarray:
@@ -80,27 +80,35 @@ def raises_arms(posture: Posture, skeleton: Skeleton) -> np.ndarray:
 
 def holds_hips(posture: Posture, skeleton: Skeleton) -> np.ndarray:
     """Whether it stands with its hands on its hips."""
+    # In the torso's frame, which leans and turns with it: right and left.
     hips = np.array([[0.0, -0.15, -0.3], [0.0, 0.15, -0.3]])
-    near = np.linalg.norm(posture.in_torso(posture.hands) - hips, axis=2) < 0.16
-    out = np.abs(posture.in_torso(posture.elbows)[:, :, 1]) > 0.22
+    hands = posture.in_torso(posture.hands)
+    elbows = posture.in_torso(posture.elbows)
+    near = np.linalg.norm(hands - hips, axis=2) < 0.16
+    out = np.abs(elbows[:, :, 1]) > 0.22
     return np.asarray(stands(posture, skeleton) & near.all(axis=1) & out.all(axis=1))
 
 
 def crosses_arms(posture: Posture, skeleton: Skeleton) -> np.ndarray:
     """Whether it stands with its arms crossed in front of its chest."""
     hands = posture.in_torso(posture.hands)
-    in_front = (hands[:, :, 0] > 0.05) & (hands[:, :, 0] < 0.35) & (hands[:, :, 2] < 0.3)
-    crossed = (hands[:, 0, 1] > -0.03) & (hands[:, 1, 1] < 0.03)
+    forward = hands[:, :, 0]
+    in_front = (forward > 0.05) & (forward < 0.35) & (hands[:, :, 2] < 0.3)
+    # To the left is positive: the right hand is on the left, the left hand on the right.
+    right_hand_left = hands[:, 0, 1] > -0.03
+    left_hand_right = hands[:, 1, 1] < 0.03
+    crossed = right_hand_left & left_hand_right
     return np.asarray(stands(posture, skeleton) & in_front.all(axis=1) & crossed)
 
 
 def stands_on_one_leg(posture: Posture, skeleton: Skeleton) -> np.ndarray:
     """Whether one foot, and nothing else, is on the floor, and the other one well above it."""
     touching = _touching(posture, skeleton)
-    one = touching["right_foot"] ^ touching["left_foot"]
-    lifted = posture.feet[:, :, 2].max(axis=1) - posture.feet[:, :, 2].min(axis=1) > 0.12
-    tall = (posture.head[:, 2] > 1.2) & (posture.pelvis[:, 2] > 0.7)
-    return np.asarray(_upright(posture, 0.85) & tall & one & lifted & _only_feet(posture, skeleton))
+    on_one_foot = touching["right_foot"] ^ touching["left_foot"]
+    heights = posture.feet[:, :, 2]
+    is_lifted = heights.max(axis=1) - heights.min(axis=1) > 0.12
+    is_tall = (posture.head[:, 2] > 1.2) & (posture.pelvis[:, 2] > 0.7)
+    return np.asarray(_upright(posture, 0.85) & is_tall & on_one_foot & is_lifted & _only_feet(posture, skeleton))
 
 
 def kneels(posture: Posture, skeleton: Skeleton) -> np.ndarray:
@@ -108,9 +116,11 @@ def kneels(posture: Posture, skeleton: Skeleton) -> np.ndarray:
     touching = _touching(posture, skeleton)
     shins = touching["right_shin1"] & touching["left_shin1"]
     low = (posture.knees[:, :, 2] < 0.16) & (posture.feet[:, :, 2] < 0.22)
+    # Shins lie: they may point down by 30 degrees at most.
     direction = posture.feet - posture.knees
     level = direction[:, :, 2] / np.linalg.norm(direction, axis=2) > -0.5
-    height = (posture.pelvis[:, 2] > 0.25) & (posture.pelvis[:, 2] < 0.62)
+    pelvis = posture.pelvis[:, 2]
+    height = (pelvis > 0.25) & (pelvis < 0.62)
     return np.asarray(_upright(posture, 0.85) & shins & low.all(axis=1) & level.all(axis=1) & height)
 
 
@@ -123,12 +133,15 @@ def _between_thighs(posture: Posture) -> np.ndarray:
     """Angle between the thighs in degrees, [N]."""
     thighs = posture.knees - posture.hips
     thighs /= np.linalg.norm(thighs, axis=2, keepdims=True)
-    return np.asarray(np.degrees(np.arccos(np.clip((thighs[:, 0] * thighs[:, 1]).sum(axis=1), -1, 1))))
+    cosines = (thighs[:, 0] * thighs[:, 1]).sum(axis=1)
+    # Rounding may take a cosine past 1.
+    return np.asarray(np.degrees(np.arccos(np.clip(cosines, -1, 1))))
 
 
 def _knees(posture: Posture, skeleton: Skeleton) -> np.ndarray:
     """Angles of the knees in degrees, [N, 2]: 0 is straight, -160 is fully bent."""
-    return np.asarray(np.degrees(posture.joints[:, [skeleton.joint(f"{side}_knee") for side in SIDES]]))
+    knees = [skeleton.joint(f"{side}_knee") for side in SIDES]
+    return np.asarray(np.degrees(posture.joints[:, knees]))
 
 
 def does_splits(posture: Posture, skeleton: Skeleton) -> np.ndarray:
@@ -142,22 +155,36 @@ def sits_in_lotus(posture: Posture, skeleton: Skeleton) -> np.ndarray:
     bent = (_knees(posture, skeleton) < -80).all(axis=1)
     low = (posture.knees[:, :, 2] < 0.42).all(axis=1)
     together = np.linalg.norm(posture.feet[:, 0] - posture.feet[:, 1], axis=1) < 0.45
-    return np.asarray(_sits(posture, skeleton) & bent & (_between_thighs(posture) > 60) & low & together)
+    apart = _between_thighs(posture) > 60
+    return np.asarray(_sits(posture, skeleton) & bent & apart & low & together)
 
 
 def _both(**angles: float) -> dict[str, float]:
     """The same angle for a joint of both legs."""
-    return {f"{side}_{name}": angle for name, angle in angles.items() for side in SIDES}
+    both: dict[str, float] = {}
+    for name, angle in angles.items():
+        for side in SIDES:
+            both[f"{side}_{name}"] = angle
+    return both
 
 
 def _arms(shoulder1: float, shoulder2: float, elbow: float) -> dict[str, float]:
     """Angles of the right arm, and of the left one as in a mirror."""
-    right = {"right_shoulder1": shoulder1, "right_shoulder2": shoulder2, "right_elbow": elbow}
-    return right | {name.replace("right", "left"): -a if "shoulder" in name else a for name, a in right.items()}
+    return {
+        "right_shoulder1": shoulder1,
+        "right_shoulder2": shoulder2,
+        "right_elbow": elbow,
+        "left_shoulder1": -shoulder1,
+        "left_shoulder2": -shoulder2,
+        "left_elbow": elbow,
+    }
 
 
 STANDING = _both(knee=-4)
-HANGING, RAISED, ON_HIPS, CROSSED = _arms(49, -37, -85), _arms(-85, 10, -85), _arms(55, -78, 0), _arms(-55, 60, -7)
+HANGING = _arms(49, -37, -85)
+RAISED = _arms(-85, 10, -85)
+ON_HIPS = _arms(55, -78, 0)
+CROSSED = _arms(-55, 60, -7)
 
 POSES = {
     pose.name: pose
@@ -209,9 +236,11 @@ def place(skeleton: Skeleton, angles: Mapping[str, float], lean: float = 0.0) ->
     for name, angle in angles.items():
         joint = skeleton.joint(name)
         low, high = np.degrees(skeleton.limits[joint])
+        # Limits are kept in radians: in degrees they are a little off.
         if not low - 1e-6 <= angle <= high + 1e-6:
             raise BadInput(f"{name} can be bent from {low:.0f} to {high:.0f} degrees, not by {angle:g}")
         qpos[ROOT + joint] = np.radians(angle)
+    # A quaternion: a turn about the axis to the left.
     half = np.radians(lean) / 2
     qpos[3:ROOT] = np.cos(half), 0.0, np.sin(half), 0.0
     qpos[2] -= skeleton.posture(qpos[None]).clearance.min()

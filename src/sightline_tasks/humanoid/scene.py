@@ -30,6 +30,7 @@ def scene_xml(scene: Scene) -> tuple[str, dict[str, bytes]]:
     text = (Path(gymnasium.envs.__path__[0]) / "mujoco" / "assets" / "humanoid.xml").read_text(encoding="utf-8")
     if scene == "original":
         return text, {}
+    # The same bodies with other materials and another light.
     root = ElementTree.fromstring(text)
     textures = {"sky": ("skybox", _sky()), "stone": ("2d", _stone()), "metal": ("cube", _metal())}
     assets = root.find("asset")
@@ -48,13 +49,16 @@ def scene_xml(scene: Scene) -> tuple[str, dict[str, bytes]]:
     default = root.find("default/geom")
     assert default is not None
     default.attrib["rgba"] = "1 1 1 1"
-    return ElementTree.tostring(root, encoding="unicode"), {f"{name}.png": png for name, (_, png) in textures.items()}
+    files = {f"{name}.png": png for name, (_, png) in textures.items()}
+    return ElementTree.tostring(root, encoding="unicode"), files
 
 
 def _sky() -> bytes:
     """Blue above, bright at the horizon (which is in the middle), with clouds."""
     down = np.linspace(-1, 1, PIXELS)[:, None, None]
-    sky = np.array([214, 226, 238.0]) + np.clip(-down, 0, 1) * (np.array([86, 132, 196.0]) - np.array([214, 226, 238]))
+    horizon = np.array([214, 226, 238.0])
+    zenith = np.array([86, 132, 196.0])
+    sky = horizon + np.clip(-down, 0, 1) * (zenith - horizon)
     clouds = np.clip(value_noise(PIXELS, PIXELS, 3), 0, 1)[..., None] * 90
     return _png(sky + clouds)
 
@@ -65,15 +69,19 @@ def _stone() -> bytes:
     tiles = np.full((PIXELS, PIXELS), 96.0)
     tiles[:half, :half] += 12
     tiles[half:, half:] += 8
-    edges = np.minimum(np.arange(PIXELS) % half, half - 1 - np.arange(PIXELS) % half) < 2
-    tiles[edges] = tiles[:, edges] = 60
-    return _png((tiles + 22 * value_noise(PIXELS, PIXELS, 5))[..., None].repeat(3, axis=2))
+    place = np.arange(PIXELS) % half
+    is_joint = np.minimum(place, half - 1 - place) < 2
+    tiles[is_joint] = 60
+    tiles[:, is_joint] = 60
+    grey = tiles + 22 * value_noise(PIXELS, PIXELS, 5)
+    return _png(grey[..., None].repeat(3, axis=2))
 
 
 def _metal() -> bytes:
     """Light grey, brushed along one direction."""
     strokes = np.random.default_rng(7).normal(0, 7, (PIXELS, 1)).repeat(PIXELS, axis=1)
-    return _png((196 + strokes + 6 * value_noise(PIXELS, PIXELS, 8))[..., None].repeat(3, axis=2))
+    grey = 196 + strokes + 6 * value_noise(PIXELS, PIXELS, 8)
+    return _png(grey[..., None].repeat(3, axis=2))
 
 
 def _png(pixels: np.ndarray) -> bytes:

@@ -35,10 +35,13 @@ if TYPE_CHECKING:
 Starts = Literal["standing", "mixed"]
 NOISE = 0.01
 """Greatest deviation of a start from Gymnasium's first state, in every number (as there)."""
-HELD_SECONDS, HELD_SHARE = 0.6, 0.8
-"""A pose is held if it was true for this share of the last 0.6 seconds, and is true now."""
-WIDE, NARROW = 0.5, 0.15
-"""Widths in metres of the two parts of the ground truth: one shows the way from afar, the other rewards exactness."""
+HELD_SECONDS = 0.6
+HELD_SHARE = 0.8
+"""A pose is held if it was true for this share of the last `HELD_SECONDS`, and is true now."""
+WIDE = 0.5
+"""Width in metres of the part of the ground truth that shows the way from afar."""
+NARROW = 0.15
+"""Width in metres of the part of the ground truth that rewards exactness."""
 
 
 class Simulation:
@@ -74,9 +77,9 @@ class Simulation:
         self.qvel = np.zeros((count, self.model.nv))
         self.posture: Posture = self.skeleton.posture(self.qpos)
 
-    def reset(self, chosen: Sequence[int], generators: Sequence[np.random.Generator]) -> None:
+    def reset(self, indices: Sequence[int], generators: Sequence[np.random.Generator]) -> None:
         """Put some humanoids into first states, each drawn from its own generator."""
-        for i, generator in zip(chosen, generators, strict=True):
+        for i, generator in zip(indices, generators, strict=True):
             data = self.data[i]
             self._mujoco.mj_resetData(self.model, data)
             if self._mixed and generator.random() < 0.5:
@@ -85,7 +88,8 @@ class Simulation:
             data.qvel += generator.uniform(-NOISE, NOISE, self.model.nv)
             # A quaternion of another length than 1 is normalised by the first step; here, what is observed is too.
             self._mujoco.mj_normalizeQuat(self.model, data.qpos)
-            self.qpos[i], self.qvel[i] = data.qpos, data.qvel
+            self.qpos[i] = data.qpos
+            self.qvel[i] = data.qvel
         self.posture = self.skeleton.posture(self.qpos)
 
     def step(self, actions: np.ndarray) -> np.ndarray:
@@ -102,7 +106,8 @@ class Simulation:
         for i, data in enumerate(self.data):
             data.ctrl[:] = controls[i]
             self._mujoco.mj_step(self.model, data, self._substeps)
-            self.qpos[i], self.qvel[i] = data.qpos, data.qvel
+            self.qpos[i] = data.qpos
+            self.qvel[i] = data.qvel
             diverged[i] = data.warning.number.any()
         self.posture = self.skeleton.posture(self.qpos)
         return diverged
@@ -131,17 +136,22 @@ def random_posture(model: mujoco.MjModel, skeleton: Skeleton, generator: np.rand
     low, high = model.jnt_range[1:].T
     # All joints between straight and their limits, by a common share: from upright to folded up.
     qpos[ROOT:] = np.sqrt(generator.random()) * generator.uniform(low, high)
-    lean, towards, yaw = generator.uniform(0, np.pi / 4), generator.uniform(0, 2 * np.pi), generator.normal(0, 0.3)
-    c, s = np.cos(lean / 2), np.sin(lean / 2)
-    tilt = np.array([c, -s * np.sin(towards), s * np.cos(towards), 0.0])
-    turn = np.array([np.cos(yaw / 2), 0.0, 0.0, np.sin(yaw / 2)])
-    w, x, y, z = tilt
+    lean = generator.uniform(0, np.pi / 4)
+    towards = generator.uniform(0, 2 * np.pi)
+    yaw = generator.normal(0, 0.3)
+    # Quaternions: a turn about the vertical, times a tilt to one side, which has no part along z.
+    c = np.cos(lean / 2)
+    s = np.sin(lean / 2)
+    w, x, y, z = np.array([c, -s * np.sin(towards), s * np.cos(towards), 0.0])
+    turn_w = np.cos(yaw / 2)
+    turn_z = np.sin(yaw / 2)
     qpos[3:ROOT] = (
-        turn[0] * w - turn[3] * z,
-        turn[0] * x - turn[3] * y,
-        turn[0] * y + turn[3] * x,
-        turn[0] * z + turn[3] * w,
+        turn_w * w - turn_z * z,
+        turn_w * x - turn_z * y,
+        turn_w * y + turn_z * x,
+        turn_w * z + turn_z * w,
     )
+    # Down to the floor, or up from it.
     qpos[2] -= skeleton.posture(qpos[None]).clearance.min()
     return qpos
 
@@ -157,12 +167,13 @@ class PoseJudge:
     def __init__(self, count: int, skeleton: Skeleton, action_seconds: float = ACTION_SECONDS) -> None:
         self._skeleton = skeleton
         self._steps = round(HELD_SECONDS / action_seconds)
+        # [steps, N, poses]: which poses each was in, in a ring of the last 0.6 seconds.
         self._past = np.zeros((self._steps, count, len(POSES)), bool)
         self._time = 0
 
-    def reset(self, chosen: Sequence[int]) -> None:
+    def reset(self, indices: Sequence[int]) -> None:
         """Forget what some humanoids did."""
-        self._past[:, chosen] = False
+        self._past[:, indices] = False
 
     def step(self, posture: Posture) -> tuple[np.ndarray, np.ndarray]:
         """Judge the states that a step has led to.
@@ -173,7 +184,8 @@ class PoseJudge:
         now = np.stack([pose.holds(posture, self._skeleton) for pose in POSES.values()], axis=1)
         self._past[self._time % self._steps] = now
         self._time += 1
-        return now, now & (self._past.mean(axis=0) >= HELD_SHARE)
+        is_lasting = self._past.mean(axis=0) >= HELD_SHARE
+        return now, now & is_lasting
 
 
 class PoseReward:
@@ -190,13 +202,15 @@ class PoseReward:
 
     def __call__(self, posture: Posture) -> np.ndarray:
         """float64[N]."""
-        distance = np.sqrt(((_heading_frame(posture) - self._example) ** 2).sum(axis=2).mean(axis=1))
+        deviations = _heading_frame(posture) - self._example
+        distance = np.sqrt((deviations**2).sum(axis=2).mean(axis=1))
         near = 0.4 * np.exp(-((distance / WIDE) ** 2)) + 0.4 * np.exp(-((distance / NARROW) ** 2))
         return np.asarray(near + 0.2 * np.clip(posture.up, 0, 1))
 
 
 def _heading_frame(posture: Posture) -> np.ndarray:
     """Key points [N, 13, 3] from the pelvis: forward and left of where the torso faces, and height."""
+    # The torso's forward direction on the floor; a torso that lies has hardly any.
     forward = posture.frame[:, :2, 0]
     forward = forward / np.maximum(np.linalg.norm(forward, axis=1, keepdims=True), 1e-6)
     points = posture.key_points
