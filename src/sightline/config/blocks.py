@@ -101,7 +101,7 @@ def _block_of_code(place: str) -> type[Strict]:
     """The block at `module:Class`, whose kind is that name: a block itself, or a class that gives one of its own.
 
     Raises:
-        BadInput: nobody has allowed it to be imported, it cannot be, or it is no block.
+        BadInput: it may not be imported, it cannot be, or it is no block.
     """
     if not is_allowed(place):
         raise BadInput(f"'{place}' is code of a stranger's recipe; add --trust to have it imported")

@@ -42,7 +42,7 @@ _ADVICE = "put it into an environment variable"
 
 
 def masked(text: str) -> str:
-    """A text with `…` in place of whatever looks like a secret, and addresses without user and password."""
+    """A text with `…` in place of everything that looks like a secret, and addresses without user and password."""
     text = _USER.sub("", text)
     # Names stay, so that a reader sees what was left out.
     text = _PARAMETER.sub(r"\1=…", text)
@@ -119,7 +119,7 @@ def _reason_of_url(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return ""  # it is no address; whoever reads it says so
+        return ""  # no address; the code that opens it reports that
     if "@" in parts.netloc:
         return f"holds a user or password before the @, which would be written to files; {_ADVICE} and say key_env="
     for name, value in parse_qsl(parts.query):

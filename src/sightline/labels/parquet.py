@@ -115,7 +115,7 @@ def write_parquet(file: Path, store: LabelStore, labels: Sequence[StoredLabel]) 
     import pyarrow.parquet as parquet
 
     schema = _schema(pyarrow)
-    # Renamed when it is whole: nobody reads half an export.
+    # Renamed when it is whole, so that half an export is never read.
     temporary = file.with_name(f".{file.name}.writing")
     pictures = _Pictures(store)
     exported: list[StoredLabel] = []

@@ -636,7 +636,7 @@ class LabelStore:
         if read_only:
             mode = "ro"
             has_log_of_changes = (self.folder / f"{DATABASE}-wal").exists()
-            # Where nothing can be written, SQLite cannot even lock; without a log of changes nobody is changing it.
+            # In a folder without write access SQLite cannot lock either. Without a log of changes there is no writer.
             if not has_log_of_changes and not os.access(self.folder, os.W_OK):
                 mode = "ro&immutable=1"
         file = (self.folder / DATABASE).absolute()
@@ -809,7 +809,7 @@ def existing_store(path: Path, trust: bool = False) -> Path:
 
 @contextlib.contextmanager
 def _storing() -> Iterator[None]:
-    """Report a wrong form of what is to be stored to whoever gave it."""
+    """Report data of the wrong form to the caller, as an error of its input."""
     try:
         yield
     except ValueError as error:

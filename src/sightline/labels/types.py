@@ -359,14 +359,15 @@ class Teacher:
     records_itself: bool = False
     """True for a teacher whose answers are in the label store already when they arrive."""
     say: Callable[[str], None] = staticmethod(lambda line: None)
-    """Tells the user one line; set by whoever shows lines."""
+    """Tells the user one line; set by the code that prints lines."""
     recall: Callable[[Question], Sequence[ModelCall]] = staticmethod(lambda question: ())
-    """Gives the replies that were paid for when a question was asked in vain; set by whoever keeps them."""
+    """Returns the replies that were paid for when a question was asked in vain; set by the owner of the label store."""
     occasion: Callable[[Question], str] = staticmethod(lambda question: "")
-    """Names the occasion on which a question is asked: another one once it has a label, the same after a kill; set
-    likewise."""
+    """Names the occasion on which a question is asked: another one once it has a label, the same after a kill; set by
+    the owner of the label store."""
     keep: Callable[[Question, ModelCall], None] = staticmethod(lambda question, reply: None)
-    """Keeps a reply to a question that needs further ones, whatever happens before these come; set likewise."""
+    """Stores a reply to a question that needs further replies, in case the process ends before these come; set by the
+    owner of the label store."""
 
     def compare(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]], goal: str | Sequence[str]) -> list[Answer]:
         """Compare pairs: for each, which of the two is nearer to the goal.
@@ -415,9 +416,9 @@ class Teacher:
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (number of the question, answer) as they come, in any order, one for every question taken.
 
-        A teacher whose answers cost something takes a question only when it begins with it: whoever asks can let the
-        questions end when the budget is reached, and what is under way still comes. Never raises for a question that
-        cannot be answered: that is an outcome. The caller records each answer before it takes the next.
+        A teacher whose answers cost something takes a question only when it begins with it: so the caller can end the
+        questions when the budget is reached, and answers under way still come. Never raises for a question that cannot
+        be answered: that is an outcome. The caller records each answer before it takes the next.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """The chat teacher: a vision-language model is shown the frames and asked in words.
 
-Answers are only as good as the questions, so each pair is asked in both orders (models prefer a place, whatever is
-there), a question can be put several times, and whatever is doubtful is said to be so instead of being learned from.
+Models prefer a place, first or second, to some degree. So each pair is asked in both orders, a question can be asked
+several times, and doubtful answers are marked as unsure and not learned from.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class ChatTeacher(Teacher):
 
         The wait is `timeout` seconds, at most `LONGEST_FAREWELL`. A question that is not answered by then is
         FAILED with the reason "given up", and carries its exchanges until then, so that their cost is counted.
-        `answers` yields all of them before it ends; whoever does not want that closes it.
+        `answers` yields all of them before it ends; close the generator to skip them.
         """
         self._cancel_token.cancel(min(self.config.timeout, LONGEST_FAREWELL))
 
@@ -260,7 +260,7 @@ class ChatTeacher(Teacher):
         opinion = await self._once(ask, interview, swapped=False)
         if interview.question.kind != "compare" or not self.config.swap or opinion.outcome not in _JUDGEMENTS:
             return opinion
-        # Models prefer a place, whatever is there: only an opinion that survives the swap counts.
+        # Models prefer a place to some degree: only an opinion that survives the swap counts.
         opinion_when_swapped = await self._once(ask, interview, swapped=True)
         return both_orders(opinion, opinion_when_swapped)
 

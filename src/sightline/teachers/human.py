@@ -83,7 +83,7 @@ class HumanTeacher(Teacher):
         """Yield (index, answer) as people answer; after the timeout, FAILED for all that is left.
 
         Questions that time out no longer wait. After `give_up` nothing more comes, and what is open goes on waiting:
-        people may answer while nothing runs, and whoever asks again finds their answers.
+        people may answer while nothing runs, and a later run finds their answers.
 
         Raises:
             RunFailed: the store cannot be written.

@@ -1,6 +1,6 @@
 """Parser of a teacher's replies: a choice, a level or a score, and how probable each answer was.
 
-Nothing here raises, whatever a model writes, and nothing is guessed. A reply counts if it gives exactly one of the
+No function here raises for any reply, and none guesses. A reply counts if it gives exactly one of the
 answers that were offered: under the key `answer` of a closed JSON object (bare, in a code fence, or in prose; at any
 depth), or on its first or its last line, alone or after an explicit `so:`. If no line is an answer, a choice may be a
 sentence of these lines, with its reason behind it: `Second, because …`. What was only thought, between marks, is left
