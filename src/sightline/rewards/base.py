@@ -68,10 +68,13 @@ class Clip:
     instruction: str | None = None
 
     @classmethod
-    def of_states(cls, needs: frozenset[Need], seen: Array) -> Clip:
+    def of_states(cls, needs: frozenset[Need], array: Array) -> Clip:
         """A clip of N states that do not follow each other: frames uint8[N, H, W, 3], or states [N, …]."""
-        first = np.ones((1, len(seen)), bool)
-        return cls(first, states=seen[None]) if needs == {"states"} else cls(first, frames=seen[None])
+        # One step of N environments, each at the beginning of an episode of its own.
+        first = np.ones((1, len(array)), bool)
+        if needs == {"states"}:
+            return cls(first, states=array[None])
+        return cls(first, frames=array[None])
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> Clip:
@@ -86,8 +89,8 @@ class Clip:
 
     def arrays(self) -> dict[str, Any]:
         """All arrays of the clip, each with T and N as its first axes."""
-        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "instruction"}
-        return {name: array for name, array in named.items() if array is not None}
+        names = [field.name for field in fields(self) if field.name != "instruction"]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __getitem__(self, steps: slice) -> Clip:
         """A clip of some of its steps."""
@@ -126,6 +129,7 @@ class RewardModel:
 
     def embed(self, clip: Clip) -> np.ndarray:
         """Features [T, N, …]: all of a clip worth keeping. Runs in a background thread and must change nothing."""
+        # Rewards that are given at once are all that is worth keeping of a clip; `score` passes them on.
         if _is_defined(self, "reward"):
             return self.reward(clip)
         return np.zeros((*clip.shape, 0), np.float32)
@@ -157,19 +161,25 @@ class RewardModel:
             BadInput: it is none of these, or not what the model needs.
             RunFailed: the model failed, or returned another shape or dtype, or a number that is not finite.
         """
-        stream, name = RewardStream(self), type(self).__name__
+        # A stream of one clip, which checks what the model returns.
+        stream = RewardStream(self)
+        name = type(self).__name__
         if isinstance(seen, Clip):
-            missing = sorted(self.needs - seen.arrays().keys())
-            if missing:
-                raise BadInput(f"{name} reads {' and '.join(missing)}, which this Clip does not hold")
+            absent = sorted(self.needs - seen.arrays().keys())
+            if absent:
+                raise BadInput(f"{name} reads {' and '.join(absent)}, which this Clip does not hold")
             return stream(seen)
+        # An array is either frames or states, by what the model reads.
         if self.needs == {"frames", "states"}:
             raise BadInput(f"{name} reads frames and states; give it a Clip, which holds both")
-        array: Any = _stacked(seen) if isinstance(seen, list | tuple) else seen
+        array: Any = seen
+        if isinstance(seen, list | tuple):
+            array = _stacked(seen)
         if "frames" in self.needs:
             _check_frames(array, "N")
         elif not getattr(array, "shape", ()):
             raise BadInput(f"states must be an array [N, …], not {_described(array)}")
+        # Models need not bear empty arrays.
         if not len(array):
             return np.zeros(0, np.float32)
         rewards: np.ndarray = stream(Clip.of_states(self.needs, array))[0]
@@ -253,6 +263,7 @@ def frame_shrinker(model: RewardModel | None) -> Shrink | None:
     kept as they are."""
     if model is None or "frames" not in model.needs:
         return None
+    # From the class itself towards the base: the first class that says anything about reading frames decides.
     for kind in type(model).__mro__:
         if kind is RewardModel:
             break
@@ -268,11 +279,11 @@ def common_shrinker(models: Sequence[RewardModel]) -> Shrink:
     """What makes frames smaller for several reward models that read the same ones; it leaves them as they are unless
     all make them smaller in the same way."""
     shrinkers = [frame_shrinker(model) for model in models if "frames" in model.needs]
-    first = shrinkers[0] if shrinkers else None
-    others = [shrink for shrink in shrinkers if shrink is not None]
-    if first is None or len(others) < len(shrinkers):
+    common = [shrink for shrink in shrinkers if shrink is not None]
+    # One model that reads frames at full size is enough to leave them as they are.
+    if not common or len(common) < len(shrinkers):
         return lambda frames: frames
-    return Shrinker(first, lambda full, small: all(np.array_equal(shrink(full), small) for shrink in others))
+    return Shrinker(common[0], lambda full, small: all(np.array_equal(shrink(full), small) for shrink in common))
 
 
 class RewardStream:
@@ -286,6 +297,7 @@ class RewardStream:
     """
 
     def __init__(self, model: RewardModel) -> None:
+        # Checked before anything is collected, rather than with the first chunk.
         name = type(model).__name__
         if _is_defined(model, "reward") and _is_defined(model, "score"):
             raise BadInput(f"{name} defines both reward(clip) and score(features, clip); keep one of them")
@@ -294,10 +306,10 @@ class RewardStream:
         if not isinstance(model.window, int | np.integer) or model.window < 1:
             raise BadInput(f"{name}.window must be a whole number of steps from 1, not {model.window!r:.80}")
         self.model = model
-        # A model that defines `reward` needs earlier frames when it embeds; another only earlier features, when it
-        # scores. So one of these two stays empty.
-        self._seen: Clip | None = None
-        self._scored: tuple[np.ndarray, Clip] | None = None
+        # A model that defines `reward` needs earlier frames when it embeds, one that defines `score` only earlier
+        # features when it scores. So one of these two stays empty.
+        self._earlier_clip: Clip | None = None
+        self._earlier_features: tuple[np.ndarray, Clip] | None = None
 
     def __call__(self, clip: Clip) -> np.ndarray:
         """float32[T, N] rewards of the next clip."""
@@ -314,15 +326,21 @@ class RewardStream:
         if not _is_defined(self.model, "reward"):
             features = _array_of(self.model, _called(self.model, "embed", clip), "features")
             if features.shape[:2] != clip.shape:
-                name, (steps, envs) = type(self.model).__name__, clip.shape
+                steps, envs = clip.shape
                 raise RunFailed(
-                    f"{name} returned features of shape {list(features.shape)}; this clip needs [{steps}, {envs}, …]"
+                    f"{type(self.model).__name__} returned features of shape {list(features.shape)}; this clip needs "
+                    f"[{steps}, {envs}, …]"
                 )
             return features
-        whole = clip if self._seen is None else _joined(self._seen, clip)
+        # What the model rewards at once is its features: `score` returns them as they are.
+        whole = clip
+        if self._earlier_clip is not None:
+            whole = _joined(self._earlier_clip, clip)
         rewards = checked(self.model, _called(self.model, "reward", whole), whole.shape)
         if self.model.window > 1:
-            self._seen = _copied(whole[-(self.model.window - 1) :])  # the frames are overwritten by a later chunk
+            # Copied, because a later chunk overwrites the frames.
+            self._earlier_clip = _copied(whole[-(self.model.window - 1) :])
+        # Those of the earlier steps were given with the clip before.
         return rewards[len(rewards) - len(clip.first) :]
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
@@ -331,28 +349,40 @@ class RewardStream:
         Raises:
             RunFailed: the model failed, or returned another shape or dtype, or a number that is not finite.
         """
+        # Without frames, as in relabelling: a score that needed them could not be computed again.
         clip = replace(clip, frames=None)
         if self.model.window == 1 or _is_defined(self.model, "reward"):
             return checked(self.model, _called(self.model, "score", features, clip), clip.shape)
-        whole = features, clip
-        if self._scored is not None:
-            whole = np.concatenate([self._scored[0], features]), _joined(self._scored[1], clip)
-        rewards = checked(self.model, _called(self.model, "score", *whole), whole[1].shape)
-        back = slice(-(self.model.window - 1), None)
-        self._scored = whole[0][back].copy(), _copied(whole[1][back])
+        # In front, the steps that the windows of the first ones of this clip reach back to.
+        whole = clip
+        if self._earlier_features is not None:
+            earlier_features, earlier_clip = self._earlier_features
+            features = np.concatenate([earlier_features, features])
+            whole = _joined(earlier_clip, clip)
+        rewards = checked(self.model, _called(self.model, "score", features, whole), whole.shape)
+        last_steps = slice(-(self.model.window - 1), None)
+        self._earlier_features = (features[last_steps].copy(), _copied(whole[last_steps]))
+        # Those of the earlier steps were given with the clip before.
         return rewards[len(rewards) - len(clip.first) :]
 
     def state(self) -> dict[str, Any]:
         """The steps that the next clip's windows reach back to, for a checkpoint."""
-        seen = None if self._seen is None else {name: to_numpy(array) for name, array in self._seen.arrays().items()}
-        scored = None if self._scored is None else {"features": self._scored[0], "clip": self._scored[1].arrays()}
-        return {"seen": seen, "scored": scored}
+        state: dict[str, Any] = {"seen": None, "scored": None}
+        if self._earlier_clip is not None:
+            state["seen"] = {name: to_numpy(array) for name, array in self._earlier_clip.arrays().items()}
+        if self._earlier_features is not None:
+            features, clip = self._earlier_features
+            state["scored"] = {"features": features, "clip": clip.arrays()}
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
-        seen, scored = state["seen"], state["scored"]
-        self._seen = None if seen is None else Clip.of_arrays(seen)
-        self._scored = None if scored is None else (scored["features"], Clip.of_arrays(scored["clip"]))
+        self._earlier_clip = None
+        self._earlier_features = None
+        if state["seen"] is not None:
+            self._earlier_clip = Clip.of_arrays(state["seen"])
+        if state["scored"] is not None:
+            self._earlier_features = (state["scored"]["features"], Clip.of_arrays(state["scored"]["clip"]))
 
 
 def windows(values: np.ndarray, first: np.ndarray, size: int) -> np.ndarray:
@@ -368,10 +398,13 @@ def windows(values: np.ndarray, first: np.ndarray, size: int) -> np.ndarray:
         the episode's first (or before the first given) are replaced by that one.
     """
     steps, envs = first.shape
-    now = np.arange(steps)[:, None]
-    begun = np.maximum.accumulate(np.where(first, now, 0), axis=0)  # int[T, N]: where each step's episode begins
-    places = np.maximum(now[..., None] + np.arange(1 - size, 1), begun[..., None])
-    return np.asarray(values[places, np.arange(envs)[:, None]])
+    step = np.arange(steps)[:, None]
+    # int[T, N]: the first step of the episode that each step belongs to.
+    episode_start = np.maximum.accumulate(np.where(first, step, 0), axis=0)
+    # int[T, N, size]: the steps of each window, none of them before the episode's first.
+    window = step[..., None] + np.arange(1 - size, 1)
+    window = np.maximum(window, episode_start[..., None])
+    return np.asarray(values[window, np.arange(envs)[:, None]])
 
 
 def checked(model: RewardModel, rewards: Any, shape: tuple[int, int]) -> np.ndarray:
@@ -380,22 +413,23 @@ def checked(model: RewardModel, rewards: Any, shape: tuple[int, int]) -> np.ndar
     Raises:
         RunFailed: they are not; the line names the model's class.
     """
-    name, wanted = type(model).__name__, f"float32{list(shape)}"
+    name = type(model).__name__
+    expected = f"float32{list(shape)}"
     array = _array_of(model, rewards, "rewards")
     if array.dtype.kind != "f":
-        raise RunFailed(f"{name} returned rewards of dtype {array.dtype}; a reward model returns {wanted}")
+        raise RunFailed(f"{name} returned rewards of dtype {array.dtype}; a reward model returns {expected}")
     if array.shape != shape:
-        raise RunFailed(f"{name} returned rewards of shape {list(array.shape)}; this clip needs {wanted}")
+        raise RunFailed(f"{name} returned rewards of shape {list(array.shape)}; this clip needs {expected}")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as that
         array = array.astype(np.float32, copy=False)
     if not np.isfinite(array).all():
-        bad = array.size - np.isfinite(array).sum()
+        count = array.size - np.isfinite(array).sum()
         if getattr(model, "encoder", None) is None:
             advice = "look at what it returns (float32 holds numbers up to 3e38), or use another model"
         else:
             advice = "look at its frames with 'sightline score', try reward.dtype=float32, or use another model"
         raise RunFailed(
-            f"{name}: {bad} of {array.size} rewards are not finite numbers, and no result can rest on that; {advice}"
+            f"{name}: {count} of {array.size} rewards are not finite numbers, and no result can rest on that; {advice}"
         )
     return array
 
@@ -404,8 +438,9 @@ def to_numpy(array: Any) -> np.ndarray:
     """A numpy or torch array, from any device, as numpy."""
     if hasattr(array, "detach"):
         # numpy knows neither bfloat16 nor float8.
-        known = not any(kind in str(array.dtype) for kind in ("bfloat16", "float8"))
-        array = (array if known else array.float()).detach().cpu().numpy()
+        if any(kind in str(array.dtype) for kind in ("bfloat16", "float8")):
+            array = array.float()
+        array = array.detach().cpu().numpy()
     return np.asarray(array)
 
 
@@ -413,12 +448,13 @@ def _is_defined(model: RewardModel, method: str) -> bool:
     return getattr(type(model), method) is not getattr(RewardModel, method)
 
 
-def _called(model: RewardModel, method: str, *given: Any) -> Any:
-    """What a method of a model returns; its exceptions as a line that names them."""
+def _called(model: RewardModel, method: str, *arguments: Any) -> Any:
+    """Result of a method of a model; its exceptions become one line that names them."""
     try:
-        return getattr(model, method)(*given)
+        return getattr(model, method)(*arguments)
     except (BadInput, RunFailed):
         raise
+    # SystemExit as well: a library that exits would end a run without a word.
     except (Exception, SystemExit) as error:
         reason = reason_of(error)
         raise RunFailed(f"{type(model).__name__}.{method} failed: {reason}") from error
@@ -433,15 +469,17 @@ def _array_of(model: RewardModel, returned: Any, what: str) -> np.ndarray:
         raise RunFailed(f"{type(model).__name__} returned {what} that are no array: {reason}") from error
 
 
-def _stacked(seen: Sequence[Any]) -> np.ndarray:
+def _stacked(arrays: Sequence[Any]) -> np.ndarray:
     try:
-        return np.asarray(seen)
+        return np.asarray(arrays)
     except (TypeError, ValueError) as error:
         raise BadInput("the frames or states of a list must be arrays of one shape") from error
 
 
 def _described(array: Any) -> str:
-    return f"{array.dtype}{list(array.shape)}" if hasattr(array, "shape") else type(array).__name__
+    if hasattr(array, "shape"):
+        return f"{array.dtype}{list(array.shape)}"
+    return type(array).__name__
 
 
 def _check_frames(frames: Any, *axes: str) -> None:
@@ -465,9 +503,11 @@ def _check_clip(clip: Clip) -> None:
 
 def _joined(before: Clip, after: Clip) -> Clip:
     """Two clips, one after the other, with the arrays that both have."""
-    earlier, later = before.arrays(), after.arrays()
-    both = {name: _concatenated(earlier[name], later[name]) for name in earlier if name in later}
-    return replace(Clip.of_arrays(both), instruction=after.instruction)
+    # What one of them lacks is unknown for the whole.
+    earlier = before.arrays()
+    later = after.arrays()
+    joined = {name: _concatenated(earlier[name], later[name]) for name in earlier if name in later}
+    return replace(Clip.of_arrays(joined), instruction=after.instruction)
 
 
 def _concatenated(before: Any, after: Any) -> Any:
@@ -479,5 +519,7 @@ def _concatenated(before: Any, after: Any) -> Any:
 
 
 def _copied(clip: Clip) -> Clip:
-    arrays = clip.arrays()
-    return Clip.of_arrays({n: a.copy() if isinstance(a, np.ndarray) else a.clone() for n, a in arrays.items()})
+    copies = {}
+    for name, array in clip.arrays().items():
+        copies[name] = array.copy() if isinstance(array, np.ndarray) else array.clone()
+    return Clip.of_arrays(copies)

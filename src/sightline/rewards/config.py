@@ -118,8 +118,8 @@ def build_reward(block: RewardConfig, context: RewardContext) -> RewardSetup:
     setup = block.build(context)
     name = type(block).__name__
     if not isinstance(setup, RewardSetup) or not isinstance(setup.model, RewardModel):
-        built = setup.model if isinstance(setup, RewardSetup) else setup
-        raise BadInput(f"{name}.build must return a RewardSetup with a RewardModel, not {type(built).__name__}")
+        returned = setup.model if isinstance(setup, RewardSetup) else setup
+        raise BadInput(f"{name}.build must return a RewardSetup with a RewardModel, not {type(returned).__name__}")
     if "frames" in setup.model.needs and not setup.frames:
         raise BadInput(f"{name}.build returned a model that reads frames, with frames=False; leave out frames=False")
     return setup
@@ -146,8 +146,10 @@ class ModelClassConfig(RewardConfig):
 
     @model_validator(mode="after")
     def _options_fit(self) -> ModelClassConfig:
+        # The words come later, with the recipe: empty ones take their place.
+        arguments: dict[str, Any] = dict.fromkeys(self._words(), ()) | self.options
         try:
-            inspect.signature(self.makes).bind(**(dict.fromkeys(self._words(), ()) | self.options))
+            inspect.signature(self.makes).bind(**arguments)
         except TypeError as error:
             raise ValueError(f"options: {self.makes.__name__}: {error}") from error
         return self
@@ -165,9 +167,9 @@ class ModelClassConfig(RewardConfig):
         return None if self.makes.keeps_features else 0.0
 
     def build(self, context: RewardContext) -> RewardSetup:
-        said = {name: getattr(context, name) for name in self._words()} | self.options
+        arguments = {name: getattr(context, name) for name in self._words()} | self.options
         try:
-            model = self.makes(**said)
+            model = self.makes(**arguments)
         except (BadInput, RunFailed):
             raise
         except (Exception, SystemExit) as error:
@@ -230,21 +232,30 @@ class CombinedConfig(RewardConfig):
 
     def reaches(self) -> Iterator[Reach]:
         for key, part in self.parts().items():
-            yield from ((f"{key}.{inner}", value, what) for inner, value, what in part.reaches())
+            for inner_key, value, what in part.reaches():
+                yield f"{key}.{inner_key}", value, what
 
     def facts(self) -> dict[str, str]:
-        named = {key: part.facts() for key, part in self.parts().items()}
-        return super().facts() | {f"{heading} ({key})": text for key, f in named.items() for heading, text in f.items()}
+        facts = super().facts()
+        for key, part in self.parts().items():
+            for heading, text in part.facts().items():
+                facts[f"{heading} ({key})"] = text
+        return facts
 
     def combined(self, model: RewardModel, *setups: RewardSetup) -> RewardSetup:
         """The setup of a model of these parts."""
+        # Frames are rendered at the largest size that a part asks for.
         sizes = [setup.frame_size for setup in setups if setup.frame_size is not None]
+        encoders = [setup.encoder for setup in setups if setup.encoder is not None]
+        warnings: list[str] = []
+        for setup in setups:
+            warnings += setup.warnings
         return RewardSetup(
             model,
-            max(sizes) if sizes else None,
+            max(sizes, default=None),
             frames=any(setup.frames for setup in setups),
-            encoder=next((setup.encoder for setup in setups if setup.encoder is not None), None),
-            warnings=tuple(dict.fromkeys(line for setup in setups for line in setup.warnings)),
+            encoder=encoders[0] if encoders else None,
+            warnings=tuple(dict.fromkeys(warnings)),  # parts may warn of the same encoder
         )
 
 
@@ -266,7 +277,8 @@ def resolved_words(recipe: Recipe, task: Task) -> dict[str, list[str]]:
         BadInput: no goal where the reward needs one, an empty one for a task that has words, or words that make no
             reward.
     """
-    goal, baseline = list(recipe.goal), list(recipe.baseline)
+    goal = list(recipe.goal)
+    baseline = list(recipe.baseline)
     if not goal:
         # A task without words has an empty goal when it is complete; that may be read again.
         if "goal" in recipe.model_fields_set and task.goal:

@@ -92,14 +92,16 @@ class ImageTextMatchingReward(RewardModel):
             check_words(self.goal, (), None)
         except ValueError as error:
             raise BadInput(str(error)) from error
-        self._device, self._batch_size = choose_device(device), batch_size
+        self._device = choose_device(device)
+        self._batch_size = batch_size
         self._dtype = dtype_for(dtype, self._device)
         with quiet_hub(offline=means_folder(model)):
             self._model, self._processor = _loaded(model, self._dtype)
         self._model.to(self._device).eval().requires_grad_(False)
-        tokenizer, config = self._processor.tokenizer, self._model.config
-        text = config.text_config if config.model_type == "blip" else config.qformer_config
-        limit = token_limit(tokenizer, getattr(text, "max_position_embeddings", None))
+        tokenizer = self._processor.tokenizer
+        config = self._model.config
+        text_config = config.text_config if config.model_type == "blip" else config.qformer_config
+        limit = token_limit(tokenizer, getattr(text_config, "max_position_embeddings", None))
         check_length(
             self.goal,
             lambda sentence: len(tokenizer(sentence, verbose=False)["input_ids"]) <= limit,
@@ -113,13 +115,12 @@ class ImageTextMatchingReward(RewardModel):
         assert clip.frames is not None, "a model that needs frames is given frames"
         frames = to_numpy(clip.frames)
         frames = frames.reshape(-1, *frames.shape[-3:])
-        parts = [
-            np.mean(
-                [self._matches(frames[start : start + self._batch_size], sentence) for sentence in self.goal], axis=0
-            )
-            for start in range(0, len(frames), self._batch_size)
-        ]
-        return np.concatenate(parts).astype(np.float32).reshape(clip.shape)
+        probabilities = []
+        for start in range(0, len(frames), self._batch_size):
+            batch = frames[start : start + self._batch_size]
+            of_sentences = [self._match_probabilities(batch, sentence) for sentence in self.goal]
+            probabilities.append(np.mean(of_sentences, axis=0))
+        return np.concatenate(probabilities).astype(np.float32).reshape(clip.shape)
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         """Frames as small as the processor makes them."""
@@ -133,17 +134,17 @@ class ImageTextMatchingReward(RewardModel):
             return dict(images(images=list(frames), return_tensors="pt"))
 
         return Shrinker(
-            lambda frames: resized_by(images, frames if frames.flags.writeable else frames.copy()),
+            lambda frames: resized_by(images, _writeable(frames)),
             lambda full, small: equal_inputs(read(full), read(small)),
         )
 
-    def _matches(self, frames: np.ndarray, sentence: str) -> np.ndarray:
+    def _match_probabilities(self, frames: np.ndarray, sentence: str) -> np.ndarray:
         """float32[N], how probable it is that a sentence is true of each frame."""
         import torch
 
-        # Of read-only frames, as renderers give them, torch would warn.
-        pictures = list(frames if frames.flags.writeable else frames.copy())
-        inputs = self._processor(images=pictures, text=[sentence] * len(pictures), return_tensors="pt", truncation=True)
+        pictures = list(_writeable(frames))
+        sentences = [sentence] * len(pictures)
+        inputs = self._processor(images=pictures, text=sentences, return_tensors="pt", truncation=True)
         inputs = {name: value.to(self._device) for name, value in inputs.items()}
         # One layout in memory, whatever the processor had to do: convolutions round by it.
         inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype).contiguous()
@@ -155,6 +156,11 @@ class ImageTextMatchingReward(RewardModel):
             return to_numpy(logits.float().softmax(dim=1)[:, MATCH])
 
 
+def _writeable(frames: np.ndarray) -> np.ndarray:
+    """Frames of which torch does not warn, as it does of read-only ones, which renderers may give."""
+    return frames if frames.flags.writeable else frames.copy()
+
+
 def _loaded(name: str, dtype: Any) -> tuple[Any, Any]:
     """A model with a matching head, and its processor."""
     from transformers import AutoConfig, AutoProcessor, Blip2ForImageTextRetrieval, BlipForImageTextRetrieval
@@ -164,11 +170,12 @@ def _loaded(name: str, dtype: Any) -> tuple[Any, Any]:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         if config.model_type in families:
             # What the files lack would be left random: a head for chatting says nothing of matches.
-            model, found = families[config.model_type].from_pretrained(name, dtype=dtype, output_loading_info=True)
+            family = families[config.model_type]
+            model, loading = family.from_pretrained(name, dtype=dtype, output_loading_info=True)
             processor = AutoProcessor.from_pretrained(name, trust_remote_code=False)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise cannot_load(f"hf:{name}", error) from error
-    if config.model_type not in families or any(key.startswith("itm_head") for key in found["missing_keys"]):
+    if config.model_type not in families or any(key.startswith("itm_head") for key in loading["missing_keys"]):
         raise BadInput(
             f"'{name}' ({config.model_type}) has no image-text matching head; use a BLIP or BLIP-2 model that has one, "
             "such as Salesforce/blip2-itm-vit-g"

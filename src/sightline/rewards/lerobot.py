@@ -34,7 +34,9 @@ class LeRobotReward:
         image_key: str = "observation.images.top",
         state_key: str = "observation.state",
     ) -> None:
-        self.model, self.image_key, self.state_key = model, image_key, state_key
+        self.model = model
+        self.image_key = image_key
+        self.state_key = state_key
 
     @torch.no_grad()
     def compute_reward(self, batch: Mapping[str, Any]) -> Tensor:
@@ -43,12 +45,16 @@ class LeRobotReward:
         Raises:
             BadInput: a key is missing, the images are no images, or there are more or fewer tasks than samples.
         """
-        frames = self._frames(batch) if "frames" in self.model.needs else None
-        states = self._states(batch) if "states" in self.model.needs else None
-        seen = states if frames is None else frames
-        if seen is None:
+        frames = None
+        states = None
+        if "frames" in self.model.needs:
+            frames = self._frames(batch)
+        if "states" in self.model.needs:
+            states = self._states(batch)
+        inputs = states if frames is None else frames
+        if inputs is None:
             raise BadInput(f"{type(self.model).__name__} reads neither frames nor states, which is all a batch holds")
-        steps, count = seen.shape[:2]
+        steps, count = inputs.shape[:2]
         if not steps:
             raise BadInput("the time axis of the batch is empty; a window has at least one step")
         if states is not None and states.shape[:2] != (steps, count):
@@ -57,7 +63,10 @@ class LeRobotReward:
                 f"{states.shape[0]} steps; give both of the same"
             )
         tasks = batch.get("task")
-        tasks = [tasks] * count if tasks is None or isinstance(tasks, str) else list(tasks)
+        if tasks is None or isinstance(tasks, str):
+            tasks = [tasks] * count
+        else:
+            tasks = list(tasks)
         if len(tasks) != count:
             raise BadInput(f"the batch has {count} samples and {len(tasks)} tasks; give one sentence, or one for each")
         first = np.zeros((steps, count), bool)
@@ -65,15 +74,15 @@ class LeRobotReward:
         rewards = torch.empty(count, dtype=torch.float32)
         # A clip has one instruction, so samples of different tasks are scored one task after the other.
         for task in dict.fromkeys(tasks):
-            rows = [i for i, one in enumerate(tasks) if one == task]
-            clip = Clip(
-                first[:, rows],
-                frames=None if frames is None else _as_array(frames[:, rows]),
-                states=None if states is None else _as_array(states[:, rows]),
-                instruction=task,
-            )
+            rows = [i for i, task_of_row in enumerate(tasks) if task_of_row == task]
+            arrays = {}
+            if frames is not None:
+                arrays["frames"] = _as_array(frames[:, rows])
+            if states is not None:
+                arrays["states"] = _as_array(states[:, rows])
+            clip = Clip(first[:, rows], **arrays, instruction=task)
             rewards[rows] = torch.from_numpy(self.model(clip)[-1])
-        return rewards.to(seen.device)
+        return rewards.to(inputs.device)
 
     def reset(self) -> None:
         """Do nothing: no state is kept from one batch to the next."""
@@ -99,7 +108,9 @@ class LeRobotReward:
         states = self._of(batch, self.state_key)
         if states.ndim < 2:
             raise BadInput(f"'{self.state_key}' must be [B, D] or [B, T, D], not {list(states.shape)}")
-        return states[None] if states.ndim == 2 else states.transpose(0, 1)
+        if states.ndim == 2:
+            return states[None]
+        return states.transpose(0, 1)
 
     @staticmethod
     def _of(batch: Mapping[str, Any], key: str) -> Tensor:

@@ -54,5 +54,7 @@ class ProgressReward(ZeroShotReward):
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, D] of any float type."""
         similarity = super().score(features, clip)
-        seen = windows(similarity, clip.first, self.window)
-        return np.asarray(similarity - seen[:, :, 0] + self.level * similarity)
+        # The oldest step of each window, or the episode's first.
+        oldest = windows(similarity, clip.first, self.window)[:, :, 0]
+        rise = similarity - oldest
+        return np.asarray(rise + self.level * similarity)

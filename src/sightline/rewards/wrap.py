@@ -128,7 +128,9 @@ def wrap(
     if isinstance(env, VecEnv):
         return ModelRewardVecEnv(env, model, keep)
     # Before `Env`: the classes of envpool are both.
-    return ModelRewardVectorEnv(env, model, keep) if isinstance(env, VectorEnv) else ModelRewardEnv(env, model, keep)
+    if isinstance(env, VectorEnv):
+        return ModelRewardVectorEnv(env, model, keep)
+    return ModelRewardEnv(env, model, keep)
 
 
 def _check_kind(env: Any) -> None:
@@ -166,8 +168,8 @@ def _reward_model(
         return ZeroShotReward(reward, baseline, alpha=alpha, encoder="bundled" if encoder is None else encoder)
     if not isinstance(reward, RewardModel):
         raise BadInput(f"the reward must be a goal in words or a RewardModel, not {_kind(reward)}")
-    for name, given in {"baseline": baseline or None, "alpha": alpha, "encoder": encoder}.items():
-        if given is not None:
+    for name, value in {"baseline": baseline or None, "alpha": alpha, "encoder": encoder}.items():
+        if value is not None:
             raise BadInput(f"{name} goes with a goal in words; give a reward model its own, and leave out {name}")
     if isinstance(reward, OnlineRewardModel):
         raise BadInput(
@@ -207,8 +209,10 @@ class _Scorer:
     """
 
     def __init__(self, model: RewardModel, envs: int, space: gymnasium.Space[Any], keep: str) -> None:
-        self._stream, self._keep = RewardStream(model), keep
-        self.needs_frames, self.needs_states = "frames" in model.needs, "states" in model.needs
+        self._stream = RewardStream(model)
+        self._keep = keep
+        self.needs_frames = "frames" in model.needs
+        self.needs_states = "states" in model.needs
         if self.needs_states and space.shape is None:
             raise BadInput(
                 f"{_kind(model)} reads states as arrays, and this environment's observations are of the kind "
@@ -220,7 +224,8 @@ class _Scorer:
         self._watch = PictureWatch() if self.needs_frames else None
         self._encoder: Any = getattr(model, "encoder", None)
         self._views = getattr(model, "views", 1)
-        self._lowest, self._highest = np.inf, -np.inf
+        self._lowest = np.inf
+        self._highest = -np.inf
 
     def begin(self, which: Any = None) -> None:
         """Begin new episodes, in all environments or those of a mask or of indices."""
@@ -246,28 +251,40 @@ class _Scorer:
             ended: bool[N], whether an episode ended.
             resetting: bool[N], where the step was no transition but a reset.
         """
-        nothing = np.zeros(len(ended), np.float32) if own is None else own
+        # A reset is no transition: its reward is the environment's own, which is 0.
+        reset_reward = own
+        if reset_reward is None:
+            reset_reward = np.zeros(len(ended), np.float32)
         if resetting is not None and resetting.all():
             self.begin()
-            return nothing.copy()
+            return reset_reward.copy()
+
+        # An environment that has stated a success once means by silence that there is none.
         self._states_success |= success is not None
         if success is None and self._states_success:
             success = np.zeros(len(ended), bool)
-        pictures = [] if frames is None else [checked_frame(frame) for frame in frames]
+
+        # A clip of one step: T = 1.
+        pictures = []
+        if frames is not None:
+            pictures = [checked_frame(frame) for frame in frames]
         _check_sizes(pictures)
-        clip = Clip(
-            self.first[None].copy(),
-            frames=self._shrunk(pictures)[None] if pictures else None,
-            states=None if states is None else np.asarray(states)[None],
-            env_reward=None if own is None else own[None],
-            success=None if success is None else success[None],
-        )
+        arrays: dict[str, Any] = {}
+        if pictures:
+            arrays["frames"] = self._shrunk(pictures)[None]
+        if states is not None:
+            arrays["states"] = np.asarray(states)[None]
+        if own is not None:
+            arrays["env_reward"] = own[None]
+        if success is not None:
+            arrays["success"] = success[None]
+        clip = Clip(self.first[None].copy(), **arrays)
         rewards: np.ndarray = self._stream(clip)[0]
         if self._watch is not None and pictures:
             self._look_at(self._watch, pictures, observed, rewards)
         self.first = ended.copy()
         if resetting is not None and resetting.any():
-            rewards = np.where(resetting, nothing, rewards)
+            rewards = np.where(resetting, reset_reward, rewards)
             self.first |= resetting
         return rewards
 
@@ -329,7 +346,8 @@ class ModelRewardEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         # For `env.spec.make()`; the copy that Gymnasium would keep is of the whole encoder.
         RecordConstructorArgs.__init__(self, _disable_deepcopy=True, reward=reward, keep=keep)
         gymnasium.Wrapper.__init__(self, env)
-        self._scorer, self._keep = _Scorer(reward, 1, env.observation_space, keep), keep
+        self._scorer = _Scorer(reward, 1, env.observation_space, keep)
+        self._keep = keep
         self._scorer.check_render_mode(env.render_mode, "gymnasium.make")
         self._ended = False
         self._autoresets = any(isinstance(layer, Autoreset) for layer in layers_of(env))
@@ -341,18 +359,30 @@ class ModelRewardEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         return observation, _dictionary(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, given = self.env.step(action)
-        scorer, info = self._scorer, _dictionary(given)
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        scorer = self._scorer
+        info = _dictionary(info)
         scorer.check_free(info)
-        frames = [rgb_frame(self.env)] if scorer.needs_frames else None
-        states = np.array(to_numpy(observation))[None] if scorer.needs_states else None
+
+        # Everything as of N = 1 environment.
+        frames = None
+        if scorer.needs_frames:
+            frames = [rgb_frame(self.env)]
+        states = None
+        if scorer.needs_states:
+            states = np.array(to_numpy(observation))[None]
         resetting = np.array([self._autoresets and self._ended])
         self._ended = _flag(terminated, "terminated") or _flag(truncated, "truncated")
+        ended = np.array([self._ended])
         own = scalar_reward(reward)
-        numbers = None if own is None else np.array([own], np.float32)
-        rewards = scorer(*(frames, states, observation, numbers, _success([info])), np.array([self._ended]), resetting)
-        kept = reward if own is None else own
-        return observation, float(rewards[0]), terminated, truncated, {**info, self._keep: kept}
+        own_rewards = None
+        if own is not None:
+            own_rewards = np.array([own], np.float32)
+        rewards = scorer(frames, states, observation, own_rewards, _success([info]), ended, resetting)
+
+        # Kept as a float, or, where it is not one number, as the environment gave it.
+        info[self._keep] = reward if own is None else own
+        return observation, float(rewards[0]), terminated, truncated, info
 
     def __getattr__(self, name: str) -> Any:
         # Reached for what this wrapper does not have. Gymnasium's and SB3's look-ups ask each layer by `hasattr`, so
@@ -369,7 +399,8 @@ class ModelRewardVectorEnv(VectorWrapper):
 
     def __init__(self, env: AnyVectorEnv, reward: RewardModel, keep: str = "env_reward") -> None:
         super().__init__(env)
-        self._scorer, self._keep = _Scorer(reward, env.num_envs, env.single_observation_space, keep), keep
+        self._scorer = _Scorer(reward, env.num_envs, env.single_observation_space, keep)
+        self._keep = keep
         self._ended = np.zeros(env.num_envs, bool)
         self._mode = _autoreset_mode(env)
         self._recorded = bool(env.metadata.get(RECORDS_FRAME))
@@ -390,20 +421,25 @@ class ModelRewardVectorEnv(VectorWrapper):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         mask = (options or {}).get("reset_mask")  # taken before the environment removes it from the options
-        mask = None if mask is None else to_numpy(mask).astype(bool)
-        self._scorer.begin(mask)
-        self._ended[... if mask is None else mask] = False
+        if mask is None:
+            self._scorer.begin()
+            self._ended[:] = False
+        else:
+            mask = to_numpy(mask).astype(bool)
+            self._scorer.begin(mask)
+            self._ended[mask] = False
         return self.env.reset(seed=seed, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         with _failures_in_one_line():
-            observations, reward, terminated, truncated, given = self.env.step(actions)
-        if isinstance(given, list | tuple):
+            observations, reward, terminated, truncated, infos = self.env.step(actions)
+        if isinstance(infos, list | tuple):
             raise BadInput(
-                f"this vector environment gives its infos as a {type(given).__name__}; wrap it without DictInfoToList, "
+                f"this vector environment gives its infos as a {type(infos).__name__}; wrap it without DictInfoToList, "
                 "and put DictInfoToList outside"
             )
-        scorer, infos = self._scorer, _dictionary(given)
+        scorer = self._scorer
+        infos = _dictionary(infos)
         scorer.check_free(infos)
         ended = to_numpy(terminated).astype(bool) | to_numpy(truncated).astype(bool)
         if ended.shape != (self.num_envs,):
@@ -411,28 +447,25 @@ class ModelRewardVectorEnv(VectorWrapper):
                 f"this vector environment has {self.num_envs} environments and its step() told of {ended.size}; "
                 "wrap needs all of them in every step (envpool: make it with batch_size=num_envs)"
             )
-        states = observations
+        states = None
         if scorer.needs_states:
+            # Where an episode ended and was reset, the state reached is in the infos.
             states = np.array(to_numpy(observations))
             if self._mode == AutoresetMode.SAME_STEP:
                 for i in np.flatnonzero(ended):
                     states[i] = to_numpy(_final_observations(infos)[i])
         own = _numbers(reward, self.num_envs)
         resetting = self._ended if self._mode == AutoresetMode.NEXT_STEP else None
-        rewards = scorer(
-            self._frames(infos) if scorer.needs_frames else None,
-            states if scorer.needs_states else None,
-            observations,
-            own,
-            _vector_success(infos, self.num_envs),
-            ended,
-            resetting,
-        )
+        frames = self._frames_of(infos) if scorer.needs_frames else None
+        success = _vector_success(infos, self.num_envs)
+        rewards = scorer(frames, states, observations, own, success, ended, resetting)
         self._ended = ended
-        kept = {self._keep: _copied(reward), f"_{self._keep}": np.ones(self.num_envs, bool)}
-        return observations, _as_given(rewards, reward), terminated, truncated, {**infos, **kept}
+        # A vector's infos hold beside each key who has it.
+        infos[self._keep] = _copied(reward)
+        infos[f"_{self._keep}"] = np.ones(self.num_envs, bool)
+        return observations, _in_form_of(reward, rewards), terminated, truncated, infos
 
-    def _frames(self, infos: Mapping[str, Any]) -> Any:
+    def _frames_of(self, infos: Mapping[str, Any]) -> Any:
         """A frame of each environment's state."""
         if self._cameras:
             return [camera.frame for camera in self._cameras]
@@ -452,7 +485,8 @@ class ModelRewardVecEnv(VecEnvWrapper):
     def __init__(self, venv: VecEnv, reward: RewardModel, keep: str = "env_reward") -> None:
         super().__init__(venv)
         self.metadata = venv.metadata  # which SB3's own wrappers forget
-        self._scorer, self._keep = _Scorer(reward, venv.num_envs, venv.observation_space, keep), keep
+        self._scorer = _Scorer(reward, venv.num_envs, venv.observation_space, keep)
+        self._keep = keep
         self._cameras: list[Camera] = []
         base = venv.unwrapped
         if self._scorer.needs_states and not self._scorer.needs_frames and isinstance(base, DummyVecEnv):
@@ -496,10 +530,11 @@ class ModelRewardVecEnv(VecEnvWrapper):
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         with _failures_in_one_line():
-            observations, reward, given_ended, given_infos = self.venv.step_wait()
-        scorer, infos = self._scorer, [_dictionary(info) for info in given_infos]
+            observations, reward, dones, infos = self.venv.step_wait()
+        scorer = self._scorer
+        infos = [_dictionary(info) for info in infos]
         scorer.check_free(infos[0])
-        ended = np.asarray(given_ended, bool)
+        ended = np.asarray(dones, bool)
         frames = None
         if scorer.needs_frames:
             if not self._cameras and any("frame" not in info for info in infos):
@@ -512,9 +547,14 @@ class ModelRewardVecEnv(VecEnvWrapper):
                 states[i] = infos[i]["terminal_observation"]
         own = _numbers(reward, self.num_envs)
         rewards = scorer(frames, states, observations, own, _success(infos), ended)
-        each = own.tolist() if own is not None else [None] * self.num_envs if reward is None else reward
-        kept = [{**info, self._keep: one} for info, one in zip(infos, each, strict=True)]
-        return observations, rewards, given_ended, kept
+        # Kept as floats, or, where they are not one number each, as the environments gave them.
+        if own is not None:
+            reward = own.tolist()
+        elif reward is None:
+            reward = [None] * self.num_envs
+        for info, own_reward in zip(infos, reward, strict=True):
+            info[self._keep] = own_reward
+        return observations, rewards, dones, infos
 
     def __getstate__(self) -> dict[str, Any]:
         # SB3 keeps all members of the class beside its instances, and some of those cannot be pickled.
@@ -544,7 +584,7 @@ def _refuse_to_compute(*_: Any, **__: Any) -> NoReturn:
 
 @contextmanager
 def _failures_in_one_line() -> Iterator[None]:
-    """Say in one line what vector environments fail of, where it is not an environment's own exception."""
+    """Report failures of vector environments in one line, unless they are an environment's own exception."""
     try:
         yield
     except (EOFError, ConnectionError) as error:
@@ -554,10 +594,9 @@ def _failures_in_one_line() -> Iterator[None]:
         ) from error
     except (TypeError, ValueError) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        # Such as `self._rewards[i] = …` or `float(reward)`. The environment is not at fault where others are the last.
-        if re.search(r"\b(gymnasium.(vector|wrappers)|stable_baselines3)\b", place.filename) and "rew" in (
-            place.line or ""
-        ):
+        # Such as `self._rewards[i] = …` or `float(reward)`, as the last line of the traceback.
+        is_of_vector = re.search(r"\b(gymnasium.(vector|wrappers)|stable_baselines3)\b", place.filename)
+        if is_of_vector and "rew" in (place.line or ""):
             raise BadInput(
                 "the environment's own reward is not one number, which vector environments need; put sightline.wrap "
                 "around each environment, inside the vector, or a wrapper that makes it one "
@@ -623,8 +662,8 @@ def _copied(own: Any) -> Any:
     return np.array(own) if isinstance(own, np.ndarray | list | tuple) else own
 
 
-def _as_given(rewards: np.ndarray, own: Any) -> Any:
-    """Rewards as what the environment gives its own in: a tensor of torch on the same device, or numpy."""
+def _in_form_of(own: Any, rewards: np.ndarray) -> Any:
+    """Rewards in the form of the environment's own: a tensor of torch on the same device, or numpy."""
     return own.new_tensor(rewards) if hasattr(own, "new_tensor") else rewards
 
 
@@ -644,15 +683,21 @@ def _reached(infos: Mapping[str, Any], name: str) -> np.ndarray | None:
 
     Where an episode ended and was reset in the same step, `final_info` tells of the state reached.
     """
-    now, final = infos.get(name), infos.get("final_info")
+    now = infos.get(name)
+    final = infos.get("final_info")
     if final is None:
         final = {}
-    elif not isinstance(final, Mapping):  # a dictionary of each environment, as vectors other than Gymnasium's have it
-        stated = [one.get(name) if isinstance(one, Mapping) else None for one in final]
-        mask = np.array([one is not None for one in stated])
-        final = {name: np.array(stated), f"_{name}": mask} if mask.any() else {}
+    elif not isinstance(final, Mapping):
+        # A dictionary of each environment, as vectors other than Gymnasium's have it.
+        values_of_envs = [info.get(name) if isinstance(info, Mapping) else None for info in final]
+        mask = np.array([value is not None for value in values_of_envs])
+        final = {}
+        if mask.any():
+            final = {name: np.array(values_of_envs), f"_{name}": mask}
     if name not in final:
-        return None if now is None else to_numpy(now)
+        if now is None:
+            return None
+        return to_numpy(now)
     values = np.array(to_numpy(final[name]))
     mask = final.get(f"_{name}", infos.get("_final_info"))
     if now is not None and mask is not None:
@@ -671,17 +716,20 @@ def _vector_success(infos: Mapping[str, Any], envs: int) -> np.ndarray | None:
             raise BadInput(
                 f"the infos hold '{name}' of shape {list(values.shape)}, where [{envs}] is needed; {_MAKE_IT_TRUE}"
             )
-        each = values.reshape(envs)
-        if each.dtype == bool:
-            return each
-        return np.array([one is not None and truth(one, f"the info '{name}'", _MAKE_IT_TRUE) for one in each])
+        values = values.reshape(envs)
+        if values.dtype == bool:
+            return values
+        key = f"the info '{name}'"
+        return np.array([value is not None and truth(value, key, _MAKE_IT_TRUE) for value in values])
     return None
 
 
 def _success(infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
     """bool[N] from the infos of N environments, under either of its two common names; None if none states it."""
-    stated = [stated_success(info, advice=_MAKE_IT_TRUE) for info in infos]
-    return None if all(one is None for one in stated) else np.array([bool(one) for one in stated])
+    successes = [stated_success(info, advice=_MAKE_IT_TRUE) for info in infos]
+    if all(success is None for success in successes):
+        return None
+    return np.array([bool(success) for success in successes])
 
 
 def _check_sizes(pictures: Sequence[np.ndarray]) -> None:
@@ -692,5 +740,7 @@ def _check_sizes(pictures: Sequence[np.ndarray]) -> None:
         raise BadInput(f"the environments rendered frames of different sizes ({sizes}); keep to one size")
 
 
-def _kind(thing: Any) -> str:
-    return f"the class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
+def _kind(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return type(value).__name__

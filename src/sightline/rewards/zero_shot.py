@@ -76,7 +76,9 @@ class ZeroShotConfig(RewardConfig):
 
     @property
     def feature_bytes(self) -> float | None:
-        size = embedding_size(self.encoder) if self.keep_embeddings else 0
+        if not self.keep_embeddings:
+            return 0.0
+        size = embedding_size(self.encoder)
         return None if size is None else 2.0 * size * self.views
 
     @property
@@ -88,16 +90,21 @@ class ZeroShotConfig(RewardConfig):
         check_words(recipe.goal, recipe.baseline, self.alpha, goal_required=False)
 
     def facts(self) -> dict[str, str]:
-        alpha = {} if self.alpha is None else {"Alpha": str(self.alpha)}
-        return super().facts() | {"Encoder": self.encoder} | alpha
+        facts = super().facts() | {"Encoder": self.encoder}
+        if self.alpha is not None:
+            facts["Alpha"] = str(self.alpha)
+        return facts
 
     def build(self, context: RewardContext) -> RewardSetup:
         encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size, self.aspect)
+        # A run embeds no further words, so the text tower is freed with this.
         model, warnings = from_words(
             context.goal, context.baseline, encoder, reward=self.reward_class(), alpha=self.alpha, **self.options()
         )
         if self.keep_embeddings:
-            model.keeps_features, model.feature_dtype = True, np.float16
+            model.keeps_features = True
+            model.feature_dtype = np.float16
+        # Pictures that the encoder cannot judge are warned of before training.
         size = (encoder.image_size, encoder.image_size)
         frame = context.first_seen(size, False)
         height, width = frame.shape[:2]
@@ -135,6 +142,7 @@ class GoalBaselineHead:
     alpha: float
 
     def __post_init__(self) -> None:
+        # Without a distance there is no direction from baseline to goal.
         if self.baseline is not None and np.linalg.norm(self.goal - self.baseline) < 1e-6:
             raise BadInput(
                 "the encoder cannot tell goal and baseline apart: their embeddings are equal; use other words"
@@ -143,15 +151,20 @@ class GoalBaselineHead:
     def __call__(self, embeddings: np.ndarray) -> np.ndarray:
         """float[N, D] unit vectors (any float type) -> float32[N] rewards."""
         x = embeddings.astype(np.float32, copy=False)
+        # The mean over sentences of the cosine similarities, since all embeddings are unit vectors.
         if self.baseline is None:
             return np.asarray(x @ self.goal)
+        # u, the direction from baseline to goal: what changes along it is what the words tell apart.
         direction = self.goal - self.baseline
         unit = direction / np.linalg.norm(direction)
+        # z = x - g and s = z.u, the offset from the goal and its part along that direction.
         offset = x - self.goal
         along = offset @ unit
-        keep = (1 - self.alpha) ** 2
-        rewards = 1 - 0.5 * ((1 - keep) * along**2 + keep * np.einsum("nd,nd->n", offset, offset))
-        return np.asarray(rewards, np.float32)
+        # With alpha = 1 only s counts; with alpha = 0 the whole offset does.
+        weight = (1 - self.alpha) ** 2
+        squared_offset = np.einsum("nd,nd->n", offset, offset)
+        squared_distance = (1 - weight) * along**2 + weight * squared_offset
+        return np.asarray(1 - 0.5 * squared_distance, np.float32)
 
 
 class ZeroShotReward(RewardModel):
@@ -190,27 +203,35 @@ class ZeroShotReward(RewardModel):
         aspect: Aspect = "crop",
         warn: bool = True,
     ) -> None:
-        self.goal, self.baseline, self.alpha = _sentences(goal, "goal"), _sentences(baseline, "baseline"), alpha
+        self.goal = _sentences(goal, "goal")
+        self.baseline = _sentences(baseline, "baseline")
+        self.alpha = alpha
         try:
             check_words(self.goal, self.baseline, alpha)
         except ValueError as error:
             raise BadInput(str(error)) from error
+        # Checked as a recipe's, so that both refuse the same settings.
         settings = {"dtype": dtype, "batch_size": batch_size, "aspect": aspect, "views": views, "combine": combine}
-        said = checked_block(ZeroShotConfig, settings)
-        self.views, self.combine = said.views, said.combine
+        block = checked_block(ZeroShotConfig, settings)
+        self.views = block.views
+        self.combine = block.combine
         if isinstance(encoder, str):
-            encoder = load_encoder(encoder, device, said.dtype, said.batch_size, said.aspect)
+            encoder = load_encoder(encoder, device, block.dtype, block.batch_size, block.aspect)
         elif not hasattr(encoder, "embed_frames"):
             raise BadInput(
                 f"encoder must be a name, such as 'bundled', or a loaded encoder, not {type(encoder).__name__}"
             )
         self.encoder = encoder
-        embedded = self.encoder.embed_texts(self.goal).mean(axis=0)
-        anyway = self.encoder.embed_texts(self.baseline).mean(axis=0) if self.baseline else None
-        self.head = GoalBaselineHead(embedded, anyway, DEFAULT_ALPHA if alpha is None else alpha)
-        unknown = warn_of_unknown_words(self.encoder, (*self.goal, *self.baseline)) if warn else None
-        if unknown:
-            errors.warn(unknown)
+        # Several sentences are averaged, which makes the reward depend less on the choice of words.
+        goal_embedding = self.encoder.embed_texts(self.goal).mean(axis=0)
+        baseline_embedding = None
+        if self.baseline:
+            baseline_embedding = self.encoder.embed_texts(self.baseline).mean(axis=0)
+        self.head = GoalBaselineHead(goal_embedding, baseline_embedding, DEFAULT_ALPHA if alpha is None else alpha)
+        if warn:
+            warning = warn_of_unknown_words(self.encoder, (*self.goal, *self.baseline))
+            if warning:
+                errors.warn(warning)
         self._looks_at_pictures = warn
 
     def embed(self, clip: Clip) -> np.ndarray:
@@ -220,10 +241,12 @@ class ZeroShotReward(RewardModel):
             BadInput: frames whose width is no multiple of the number of views.
         """
         assert clip.frames is not None, "a model that needs frames is given frames"
+        # [T, N, H, views x W, 3] -> [T, N, views, H, W, 3] -> [T * N * views, H, W, 3]
         frames = to_numpy(clip.frames)
         if self.views > 1:
             frames = split_views(frames, self.views)
         pictures = frames.reshape(-1, *frames.shape[-3:])
+        # Once: later pictures of a run are of the same world.
         if self._looks_at_pictures and len(pictures):
             self._look_at(pictures)
         embeddings = self.encoder.embed_frames(pictures)
@@ -243,14 +266,19 @@ class ZeroShotReward(RewardModel):
             return frames
         if self.views == 1:
             return np.asarray(shrink(frames))
+        # Each view is resized by itself, as the encoder would do it.
         views = split_views(frames, self.views)
         small = np.asarray(shrink(views.reshape(-1, *views.shape[2:])))
         return joined_views(small.reshape(*views.shape[:2], *small.shape[1:]))
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, views x D] of any float type."""
-        rewards = self.head(features.reshape(-1, features.shape[-1] // self.views)).reshape(*clip.shape, self.views)
-        return np.asarray(rewards.min(axis=2) if self.combine == "min" else rewards.mean(axis=2))
+        embeddings = features.reshape(-1, features.shape[-1] // self.views)
+        # Each view has a reward of its own, [T, N, views].
+        rewards = self.head(embeddings).reshape(*clip.shape, self.views)
+        if self.combine == "min":
+            return np.asarray(rewards.min(axis=2))
+        return np.asarray(rewards.mean(axis=2))
 
 
 def split_views(frames: np.ndarray, views: int) -> np.ndarray:
@@ -261,7 +289,9 @@ def split_views(frames: np.ndarray, views: int) -> np.ndarray:
     """
     *batch, height, width, channels = frames.shape
     check_views(views, width)
-    return np.moveaxis(frames.reshape(*batch, height, views, width // views, channels), -3, -4)
+    # [..., H, views, W, 3] first: a row of a frame holds a row of each view, one after the other.
+    views_in_rows = frames.reshape(*batch, height, views, width // views, channels)
+    return np.moveaxis(views_in_rows, -3, -4)
 
 
 def joined_views(views: np.ndarray) -> np.ndarray:
@@ -280,7 +310,9 @@ def _sentences(words: Any, name: str) -> tuple[str, ...]:
     """Sentences as a tuple. A string is one sentence; as a sequence, each of its letters would be one."""
     if words is None:
         return ()
-    sentences = (words,) if isinstance(words, str) or not isinstance(words, Iterable) else tuple(words)
+    if isinstance(words, str) or not isinstance(words, Iterable):
+        words = (words,)
+    sentences = tuple(words)
     for sentence in sentences:
         if not isinstance(sentence, str):
             raise BadInput(f"{name} must be a sentence, or several in a list, not {type(sentence).__name__}")
@@ -308,8 +340,13 @@ def warn_of_unknown_words(encoder: Encoder, sentences: Sequence[str]) -> str | N
     unknown = encoder.unknown_words(sentences)
     if not unknown:
         return None
+    listed = ", ".join(repr(word) for word in unknown)
+    noun = "word"
+    pronoun = "it"
+    if len(unknown) > 1:
+        noun = "words"
+        pronoun = "them"
     return (
-        f"encoder '{encoder.name}' does not know the word{'s' if len(unknown) > 1 else ''} "
-        f"{', '.join(repr(word) for word in unknown)}; expect little from a reward that rests on "
-        f"{'them' if len(unknown) > 1 else 'it'}"
+        f"encoder '{encoder.name}' does not know the {noun} {listed}; expect little from a reward that rests on "
+        f"{pronoun}"
     )

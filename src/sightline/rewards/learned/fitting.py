@@ -48,6 +48,7 @@ class Examples:
 
     def archive_to(self, archive: Archive) -> None:
         """Append the labels that are not archived yet."""
+        # One array for each place of a question: all segments have one shape.
         columns = {}
         for place, segments in enumerate(zip(*self.features[archive.end :], strict=True)):
             columns[f"segment_{place}"] = np.stack(segments)
@@ -243,6 +244,7 @@ class Labels:
         means = []
         with torch.inference_mode():
             for stratum in self._feedback.strata(self.values, indices):
+                # A sum over labels, since the last batch may be smaller than the others.
                 total = 0.0
                 for batch in _batches(stratum):
                     total += self.loss(batch).mean().item() * len(batch)
@@ -268,6 +270,7 @@ class Labels:
 
     def _returns(self, segments: np.ndarray) -> Tensor:
         """Features [B, L, …] -> float[M, B]: each network's rewards, summed over the steps of a segment."""
+        # All steps of all segments in one pass, [B * L, …].
         count, length = segments.shape[:2]
         rewards = self._reward.forward(segments.reshape(count * length, *segments.shape[2:]))
         return rewards.reshape(-1, count, length).sum(dim=2)
