@@ -37,7 +37,7 @@ from stable_baselines3.common.vec_env import SubprocVecEnv
 from sightline.config.learners import OffPolicyLearner
 from sightline.config.loading import for_control, load_recipe
 from sightline.config.recipe import ControlRecipe
-from sightline.control.building import build
+from sightline.control.control_setup import build_setup
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.resolving import resolve
 from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
@@ -83,7 +83,7 @@ def stages(steps: int) -> dict[str, float]:
     wanted = recipe(steps)
     learner = wanted.learner
     assert isinstance(learner, OffPolicyLearner)
-    setup = build(wanted)
+    setup = build_setup(wanted)
     chunk, frames = learner.chunk, learner.chunk * wanted.envs
     actions = np.zeros(wanted.envs, np.int64)
     blind = FrameVectorEnv(setup.make, wanted.envs, episode_seeds(0), frames=False)
@@ -152,7 +152,7 @@ def ours(steps: int) -> tuple[float, float]:
     ):
         run = begin()
         session = RunSession(wanted, run, Quiet(), stop)
-        trainer = OffPolicyTrainer(build(wanted), session)
+        trainer = OffPolicyTrainer(build_setup(wanted), session)
         with session.begun(trainer):
             trainer.learn()
         records = read_metrics(run.metrics_file)

@@ -40,7 +40,7 @@ PLACES = {
     "recording": "sightline.agents.training.write_trajectory_log",
     "collecting": "sightline.envs.frame_vector.FrameVectorEnv.step",
     "lesson": "sightline.preferences.rounds.PreferenceLearner.learn",
-    "evaluating": "sightline.control.building.play_panel",
+    "evaluating": "sightline.control.control_setup.play_panel",
 }
 """Name -> what is called there; the last three are of policies on states."""
 

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from conftest import our_tasks
 from sightline.config.loading import for_control, load_recipe
-from sightline.control.building import ControlSetup
+from sightline.control.control_setup import ControlSetup
 from sightline.control.resolving import env_maker
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task, find_task

@@ -54,7 +54,7 @@ def heeded(hangups: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 PLACES = {
-    "loading": ("sightline.control.building.build", ""),
+    "loading": ("sightline.control.control_setup.build_setup", ""),
     "exploring": ("sightline.control.collection.CollectingVecEnv.take_chunk", "; saved at step 32; "),
     "validating": ("sightline.control.trainer.ControlTrainer.validate", "; saved at step 128; "),
     "testing": ("sightline.control.trainer.ControlTrainer.test", "; saved at step 256; "),

@@ -9,7 +9,7 @@ import pytest
 
 from odd_pictures import Bandit, Walk
 from sightline.config.loading import for_control, load_recipe
-from sightline.control.building import build
+from sightline.control.control_setup import build_setup
 from sightline.control.resolving import resolve
 from sightline.envs.probing import probe
 from sightline.envs.watching import PictureWatch, equal
@@ -153,12 +153,12 @@ SHORT = ("steps=32", "learner.chunk=16", "evaluation.episodes=1", "evaluation.te
 def test_training_says_before_it_starts_what_cannot_be_learned_from(options: str, said: str | None) -> None:
     words = ["goal=the bar is at the right", f"env_options.{options}"]
     recipe = load_recipe(None, ["env=odd_pictures:Walk", *words, *SHORT])
-    setup = build(resolve(for_control(recipe)))
+    setup = build_setup(resolve(for_control(recipe)))
     others = [line for line in setup.warnings if not line.startswith("these pictures are unlike")]
     assert any(line.startswith(said) for line in others) if said else not others
 
 
 def test_an_own_reward_that_is_always_0_is_said_where_it_is_learned_from() -> None:
     own = ["env=odd_pictures:Walk", "env_options={pays: nothing, states: true}", "reward.kind=ground_truth", *SHORT]
-    (line,) = build(resolve(for_control(load_recipe(None, own)))).warnings
+    (line,) = build_setup(resolve(for_control(load_recipe(None, own)))).warnings
     assert line.startswith("the environment's own reward was 0 in the first 16 steps; if it always is, pay with reward")

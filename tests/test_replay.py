@@ -288,7 +288,7 @@ def test_returns_over_several_steps_are_those_of_stable_baselines(n_steps: int) 
         columns = np.random.randint(0, ENVS, size=rows.shape)
         np.random.seed(seed)
         expected = theirs._get_samples(rows)
-        for mine, its in zip(ours._returns(rows, columns, None), expected, strict=True):
+        for mine, its in zip(ours._sample_returns(rows, columns, None), expected, strict=True):
             assert mine is not None
             np.testing.assert_array_equal(mine.numpy(), its.numpy())  # type: ignore[union-attr]
 

@@ -589,7 +589,7 @@ def test_weights_and_biases_gets_an_id_of_the_runs_own_its_recipe_and_its_videos
     wandb = Wandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr("sightline.runs.metrics.check_wandb", lambda: None)
-    monkeypatch.setattr("sightline.control.building.check_wandb", lambda: None)
+    monkeypatch.setattr("sightline.control.control_setup.check_wandb", lambda: None)
     arguments = ("cartpole", *TINY, "wandb=trial", "videos=true")
     for name in ("a", "b"):
         done = sightline("train", *arguments, "--run-dir", tmp_path / name / "run")

@@ -21,9 +21,9 @@ import safetensors.numpy
 
 from conftest import SIZES, TINY, TINY_ON_POLICY, Finished, result_of, start_sightline, trained, write_open_clip_encoder
 from sightline.config.loading import for_control, load_recipe
-from sightline.control import building
-from sightline.control.building import build
+from sightline.control import control_setup
 from sightline.control.collection import CollectingVecEnv
+from sightline.control.control_setup import build_setup
 from sightline.control.learners import build_learner, check_learner
 from sightline.control.resolving import env_maker, resolve
 from sightline.control.state import chosen_policy
@@ -331,7 +331,7 @@ def test_a_run_says_what_its_encoders_do_not_see(
     known = [text.replace("ENCODER", f"local-dir:{tmp_path / 'model'}") for text in said]
     if "reward.model.kind=states" in known:
         known = [text for text in known if not text.startswith("reward.model.encoder")]
-    setup = build(resolve(for_control(load_recipe(None, [*WIDE, *known]))))
+    setup = build_setup(resolve(for_control(load_recipe(None, [*WIDE, *known]))))
     cut = [line for line in setup.warnings if "never sees" in line]
     assert len(cut) == len(expected)
     for line, part in zip(cut, expected, strict=True):
@@ -706,8 +706,8 @@ def test_the_opengl_of_another_environment_is_not_warned_of(
     """Only a context that comes with the environment's own picture says how that is made."""
     monkeypatch.setitem(sys.modules, "mujoco", sys.modules.get("mujoco", sys))
     contexts = iter([7, after])
-    monkeypatch.setattr(building, "opengl_context", lambda: next(contexts))
-    monkeypatch.setattr(building, "opengl_renderer", lambda: "llvmpipe (LLVM 15.0.6, 256 bits)")
+    monkeypatch.setattr(control_setup, "opengl_context", lambda: next(contexts))
+    monkeypatch.setattr(control_setup, "opengl_renderer", lambda: "llvmpipe (LLVM 15.0.6, 256 bits)")
     words = ["env=cartpole", "goal=a pole", "learner.algorithm=PPO", "steps=64"]
-    setup = build(for_control(load_recipe({}, words)))
+    setup = build_setup(for_control(load_recipe({}, words)))
     assert any("OpenGL in software" in line for line in setup.warnings) == warned

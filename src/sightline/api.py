@@ -35,7 +35,8 @@ def _process_unchanged() -> Iterator[None]:
     import gymnasium
     import torch
 
-    threads, level = torch.get_num_threads(), gymnasium.logger.min_level
+    threads = torch.get_num_threads()
+    level = gymnasium.logger.min_level
     try:
         with random_states_kept():
             yield
@@ -85,30 +86,38 @@ def train(
         if recipe is None and "env" not in overrides:  # keys of the run's own recipe
             completed = roles.resumed_with_keys(run, overrides, list(overrides), trust)
         else:
-            wanted = load_recipe(_said(recipe), overrides)
-            stated = [*overrides, *(recipe if isinstance(recipe, Mapping) else ())]
-            completed = roles.resumed_recipe(run, wanted, stated, trust)
-        name, path = run.path.name, run.path
+            stated = list(overrides)
+            if isinstance(recipe, Mapping):
+                stated += recipe
+            completed = roles.resumed_recipe(run, load_recipe(_plain_recipe(recipe), overrides), stated, trust)
+        path = run.path
+        name = path.name
     else:
-        wanted = load_recipe(_said(recipe), overrides)
-        name = recipe_name(None if isinstance(recipe, Mapping) or recipe is None else str(recipe), wanted)
+        plain_recipe = _plain_recipe(recipe)
+        loaded = load_recipe(plain_recipe, overrides)
+        name = recipe_name(plain_recipe if isinstance(plain_recipe, str) else None, loaded)
         path = default_run_path(name) if run_dir is None else _folder(run_dir, "run_dir")
         path = path.absolute()  # some simulators change the working folder while they are built
-        completed = roles.complete(wanted)
-    said = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])
+        completed = roles.complete(loaded)
+    arguments = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])
     try:
-        folder, _ = roles.train(completed, path, name, resume, f"sightline.train({said})", quiet=not progress)
+        folder, _ = roles.train(completed, path, name, resume, f"sightline.train({arguments})", quiet=not progress)
     except Stopped as stop:
         raise KeyboardInterrupt(f"{stop}; {stop.saved}; go on with train(run_dir={str(path)!r}, resume=True)") from stop
     return Run(folder.path, trust=True)
 
 
-def _said(recipe: str | Path | Mapping[str, Any] | None) -> str | dict[str, Any] | None:
+def _plain_recipe(recipe: str | Path | Mapping[str, Any] | None) -> str | dict[str, Any] | None:
+    """The recipe argument of `train` as `load_recipe` takes it."""
+    if recipe is None:
+        return None
     if isinstance(recipe, Mapping):
         return dict(recipe)
-    if recipe is None or isinstance(recipe, str | Path):
-        return None if recipe is None else str(recipe)
-    kind = recipe.__name__ if isinstance(recipe, type) else type(recipe).__name__
+    if isinstance(recipe, str | Path):
+        return str(recipe)
+    kind = type(recipe).__name__
+    if isinstance(recipe, type):  # perhaps an environment's
+        kind = recipe.__name__
     raise BadInput(f"the recipe must be a name, a path or a mapping, not {kind}; an environment is given by env=…")
 
 
@@ -145,51 +154,71 @@ def evaluate(
     from sightline.envs.tasks import Task, find_task
     from sightline.evaluation.episodes import play_panel, task_panel
 
-    episodes, seed = _whole("episodes", episodes, 1), _whole("seed", seed, 0)
+    episodes = _whole("episodes", episodes, 1)
+    seed = _whole("seed", seed, 0)
     if reward is not None and not isinstance(reward, RewardModel):
         raise BadInput(f"the reward must be a RewardModel, not {type(reward).__name__}; make one, as ZeroShotReward(…)")
     if isinstance(policy, Run):
         raise BadInput("give the policy of the run, run.policy(), or say run.evaluate(…)")
-    act = policy.predict if hasattr(policy, "predict") else policy
+    act = getattr(policy, "predict", policy)
     if not callable(act):
         kind = type(policy).__name__
         raise BadInput(f"the policy must be a function of states, or have a method predict, not {kind}")
+    # Frames are rendered as the reward's encoder reads them.
     size = getattr(getattr(reward, "encoder", None), "image_size", None)
-    frame_size = (size, size) if size else None
+    frame_size: tuple[int, int] | None = None
+    if size:
+        frame_size = (size, size)
     frames = reward is not None and "frames" in reward.needs
     if isinstance(env, str):
-        task, make = find_task(env), env_maker(for_control(load_recipe(None, {"env": env})), frame_size, render=frames)
+        task = find_task(env)
+        recipe = for_control(load_recipe(None, {"env": env}))
+        make = env_maker(recipe, frame_size, render=frames)
     elif callable(env):
-        partial = env if isinstance(env, functools.partial) else functools.partial(env)
-        function, options = partial.func, partial.keywords
-        name = getattr(function, "__qualname__", "<lambda>")
-        if "<lambda>" in name or partial.args:
-            raise BadInput(
-                "panels go by the environment's name: give a name, or a function that has one (no lambda, and in a "
-                "partial keyword arguments only)"
-            )
-        name = f"{function.__module__}:{name}"
-        task, make = Task(name, name), EnvMaker(name, dict(options), None, frame_size, frames, build=function)
+        name, function, options = _named_function(env)
+        task = Task(name, name)
+        make = EnvMaker(name, options, None, frame_size, frames, build=function)
     else:
         raise BadInput(f"the environment must be a name or a function that makes one, not {type(env).__name__}")
 
     def choose(states: Observations) -> np.ndarray:
+        # SB3's `predict` also gives the state of recurrent policies.
         actions = act(states) if act is policy else act(states, deterministic=True)[0]
         actions = np.asarray(actions)
         if actions.shape[:1] != (count(states),):
             raise BadInput(f"the policy gave actions of shape {list(actions.shape)} for {count(states)} states")
         return actions
 
-    done = play_panel(choose, make, task, task_panel(task, make, "test", episodes, seed), reward)
-    assert done is not None, "nobody stops it"
-    return done.summary()
+    panel = task_panel(task, make, "test", episodes, seed)
+    episodes_played = play_panel(choose, make, task, panel, reward)
+    assert episodes_played is not None, "nothing stops it"
+    return episodes_played.summary()
+
+
+def _named_function(env: Callable[[], Any]) -> tuple[str, Callable[..., Any], dict[str, Any]]:
+    """Name of a function that makes an environment, as `module:function`; the function, and its keyword arguments.
+
+    Raises:
+        BadInput: it has no name of its own, by which the panel could go.
+    """
+    partial = env if isinstance(env, functools.partial) else functools.partial(env)
+    function = partial.func
+    name = getattr(function, "__qualname__", "<lambda>")
+    if "<lambda>" in name or partial.args:
+        raise BadInput(
+            "panels go by the environment's name: give a name, or a function that has one (no lambda, and in a "
+            "partial keyword arguments only)"
+        )
+    return f"{function.__module__}:{name}", function, dict(partial.keywords)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
     """A whole number of Python's, or of NumPy's."""
     try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
+        number = operator.index(value)
     except TypeError:
+        number = -1
+    if isinstance(value, bool):  # which Python counts as 0 or 1
         number = -1
     if not least <= number <= MAX_SEED:
         raise BadInput(f"{name}={value!r}: say a whole number, at least {least}")
@@ -222,7 +251,9 @@ class Run:
     @property
     def recipe(self) -> Recipe:
         """The resolved recipe."""
-        return self._folder.trusted_recipe(True) if self._trust else self._folder.recipe()
+        if self._trust:
+            return self._folder.trusted_recipe(True)
+        return self._folder.recipe()
 
     @property
     def result(self) -> dict[str, Any]:
@@ -264,12 +295,14 @@ class Run:
         """
         from sightline.control.run_evaluation import chosen_setup
 
-        return chosen_setup(self._folder, self._trust)[0].reward_model
+        setup, _, _ = chosen_setup(self._folder, self._trust)
+        return setup.reward_model
 
     @_process_unchanged()
     def evaluate(self, episodes: int = 100, seed: int = 0) -> dict[str, Any]:
         """Play a test panel with what the run has chosen; see `sightline evaluate`."""
-        episodes, seed = _whole("episodes", episodes, 1), _whole("seed", seed, 0)
+        episodes = _whole("episodes", episodes, 1)
+        seed = _whole("seed", seed, 0)
         return roles.evaluate(self._folder, episodes, seed, self._trust)
 
     @_process_unchanged()
@@ -305,9 +338,12 @@ class Run:
         from sightline.control.relabelling import relabelled, relabelled_recipe
 
         if not train:
-            if run_dir is not None or overrides:
-                stated = ", ".join([*(["run_dir"] if run_dir is not None else []), *overrides])
-                raise BadInput(f"{stated}: these are for the run that learns from the new rewards; add train=True")
+            stated = list(overrides)
+            if run_dir is not None:
+                stated.insert(0, "run_dir")
+            if stated:
+                names = ", ".join(stated)
+                raise BadInput(f"{names}: these are for the run that learns from the new rewards; add train=True")
             return relabelled(self._folder, goal, baseline, alpha, self._trust)
         recipe = relabelled_recipe(self._folder, goal, baseline, alpha, self._trust)
         return globals()["train"](recipe, run_dir=run_dir, progress=progress, **overrides)  # type: ignore[no-any-return]

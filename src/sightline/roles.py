@@ -39,49 +39,52 @@ def complete(recipe: Recipe) -> Recipe:
     return complete_control(recipe)
 
 
-def run_to_resume(name: str, wanted: Recipe) -> RunFolder:
+def run_to_resume(name: str, recipe: Recipe) -> RunFolder:
     """The newest run of a name under `runs/` with this recipe, but for its steps; else the newest of the name.
 
     Raises:
         BadInput: there is none of the name.
     """
     runs = latest_runs(name)
-    if not wanted.goal:
-        wanted = wanted.model_copy(update={"goal": find_task(wanted.env).goal})
+    if not recipe.goal:
+        recipe = recipe.model_copy(update={"goal": find_task(recipe.env).goal})
     for run in runs:
         with contextlib.suppress(BadInput):  # damaged, or of a plug-in that is not installed
             # A key that the run lacks is of a learner or reward that was left open, and chosen when the run began.
-            known_keys = leaves(run.recipe())
-            keys = [key for key in stated_keys(wanted) if key in known_keys and key != "steps"]
-            if not recipe_changes(run, wanted, keys):
+            own_keys = leaves(run.recipe())
+            keys = [key for key in stated_keys(recipe) if key in own_keys and key != "steps"]
+            if not recipe_changes(run, recipe, keys):
                 return run
     return runs[0]
 
 
 def resumed_recipe(
-    run: RunFolder, wanted: Recipe | None, stated: Sequence[str], trust: bool, own: bool = False
+    run: RunFolder, recipe: Recipe | None, stated: Sequence[str], trust: bool, own: bool = False
 ) -> Recipe:
-    """The recipe with which a run goes on: its own, with more steps if so many are wanted.
+    """The recipe with which a run goes on: its own, with the user's steps if these are more.
 
     Args:
-        wanted: the recipe that the user names; None for the run's.
+        recipe: the recipe that the user names; None for the run's.
         stated: its keys that the user states; they must be those of the run, but for `steps`, which may grow.
         trust: whether code that the run's recipe names may be imported.
-        own: whether `wanted` was read from the run folder itself, so that it says nothing in the user's name.
+        own: whether `recipe` was read from the run folder itself, so that it says nothing in the user's name.
 
     Raises:
         BadInput: naming the first key that differs, or code of its own.
     """
-    if wanted is None:
+    if recipe is None:
         return run.trusted_recipe(trust)
-    longer = check_same_recipe(run, wanted, ["env", *stated])
+    more_steps = check_same_recipe(run, recipe, ["env", *stated])
     agreed: list[str] = []
     if not own:
-        keys = [key for key in leaves(run.recipe()) if key in leaves(wanted)]
-        changed = {change.key for change in recipe_changes(run, wanted, keys)}
+        # Code that the user's own recipe names, too, is the user's.
+        keys = [key for key in leaves(run.recipe()) if key in leaves(recipe)]
+        changed = {change.key for change in recipe_changes(run, recipe, keys)}
         agreed = [key for key in keys if key not in changed]
-    recipe = run.trusted_recipe(trust, [*stated, *agreed])
-    return recipe if longer is None else recipe.model_copy(update={"steps": longer})
+    resumed = run.trusted_recipe(trust, [*stated, *agreed])
+    if more_steps is None:
+        return resumed
+    return resumed.model_copy(update={"steps": more_steps})
 
 
 def resumed_with_keys(
@@ -97,8 +100,8 @@ def resumed_with_keys(
         BadInput: as `resumed_recipe`; or a key is unknown.
     """
     run.trusted_recipe(trust, stated)  # before anything that it names is imported
-    wanted = load_recipe(run.document(), overrides, own=False)
-    return resumed_recipe(run, wanted, stated, trust, own=True)
+    recipe = load_recipe(run.document(), overrides, own=False)
+    return resumed_recipe(run, recipe, stated, trust, own=True)
 
 
 def describe_size(recipe: Recipe) -> str:
@@ -163,16 +166,16 @@ def _stopping_resumably(path: Path) -> Iterator[None]:
 def _train_control(
     recipe: ControlRecipe, path: Path, name: str, resume: bool, command: str | None, quiet: bool
 ) -> tuple[RunFolder, dict[str, Any]]:
-    from sightline.control.building import build
+    from sightline.control.control_setup import build_setup
     from sightline.control.training import train as train_control
     from sightline.models.encoder_files import model_card
     from sightline.reports.run_page import write_report
 
     with owned_run(path, recipe, resume, command) as begin:
-        setup = build(recipe)
+        setup = build_setup(recipe)
         folder = begin()
-        card = model_card(setup.reward.encoder.name) if setup.reward.encoder else None
-        if card:
+        encoder = setup.reward.encoder
+        if encoder is not None and (card := model_card(encoder.name)):
             folder.write_text("model_card.md", card)
         with ProgressBar(recipe.steps, name, quiet) as progress:
             result = train_control(setup, folder, progress, resume)
@@ -187,12 +190,14 @@ def _train_agent(
     from sightline.agents.agent_setup import build
     from sightline.agents.training import train as train_agent
 
-    # Of several processes the first owns the folder; the others write nothing.
+    # Of several processes, which torchrun starts, the first owns the folder; the others write nothing.
     leads = os.environ.get("RANK", "0") == "0"
     with owned_run(path, recipe, resume, command) if leads else contextlib.nullcontext() as begin:
         setup = build(recipe)
         folder = RunFolder(path) if begin is None else begin()
-        folder = RunFolder(Path(setup.engine.gather(str(folder.path))[0]), folder.lease)
+        # The folder's name holds the time at which each process has begun: the first one's counts.
+        first_path = setup.engine.gather(str(folder.path))[0]
+        folder = RunFolder(Path(first_path), folder.lease)
         with ProgressBar(recipe.steps, name, quiet=quiet or not leads) as progress:
             result = train_agent(setup, folder, progress, resume)
         if leads:
@@ -230,17 +235,20 @@ def evaluate_model(
     from sightline.agents.run_evaluation import evaluate_chat
     from sightline.agents.run_evaluation import evaluate_model as evaluate_loaded
 
-    wanted = for_agent(load_recipe(recipe, overrides))
-    chosen = wanted.policy.model_copy(update={"model": model or wanted.policy.model})
-    wanted = wanted.model_copy(update={"policy": chosen})
+    agent = for_agent(load_recipe(recipe, overrides))
+    if model:
+        policy = agent.policy.model_copy(update={"model": model})
+        agent = agent.model_copy(update={"policy": policy})
     if url is None:  # hosted models have no card on this machine
-        wanted = with_form_of_model(wanted)
+        agent = with_form_of_model(agent)
     if provider is None and url is None:
-        return wanted, evaluate_loaded(wanted, episodes, seed)
-    config = chat_config(model, provider, url, wanted.replies.max_tokens, insecure_http)
-    return wanted, evaluate_chat(
-        wanted, config, episodes, seed, lambda line: print(f"warning: {line}", file=sys.stderr)
-    )
+        return agent, evaluate_loaded(agent, episodes, seed)
+    config = chat_config(model, provider, url, agent.replies.max_tokens, insecure_http)
+    return agent, evaluate_chat(agent, config, episodes, seed, _print_warning)
+
+
+def _print_warning(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
 
 
 def chat_config(
@@ -249,10 +257,12 @@ def chat_config(
     """Settings of a hosted model."""
     if model is None:
         raise BadInput("say which model: --model NAME")
+    settings: dict[str, Any] = {"model": model, "url": url, "insecure_http": insecure_http}
     # Hosted models may think before they reply, and think in tokens.
-    said: dict[str, Any] = {"model": model, "url": url, "max_tokens": max(max_tokens, 2048)}
-    said |= {"insecure_http": insecure_http} | ({} if provider is None else {"provider": provider})
-    return checked_block(ChatModelConfig, said)
+    settings["max_tokens"] = max(max_tokens, 2048)
+    if provider is not None:
+        settings["provider"] = provider
+    return checked_block(ChatModelConfig, settings)
 
 
 def write_report(run: RunFolder, target: Path | None = None) -> Path:

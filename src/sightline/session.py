@@ -189,20 +189,27 @@ class RunSession:
         leads: bool = True,
         in_any: Callable[[bool], bool] = bool,
     ) -> None:
-        self.recipe, self.run, self.progress, self.stop = recipe, run, progress, stop
-        self._leads, self._in_any = leads, in_any
+        self.recipe = recipe
+        self.run = run
+        self.progress = progress
+        self.stop = stop
+        self._leads = leads
+        self._in_any = in_any
         self._steps = CheckpointStore(run, "step", recipe.checkpoints.keep)
         self._best = CheckpointStore(run, "best", EVERY_BEST)
         self.archives = Archives(run.replay)
         self.state = SessionState()
         self.saved_step: int | None = None
-        self._started, self._earlier_seconds = time.monotonic(), 0.0
-        self._found = self._steps.latest(progress.say) if resume else None
-        if self._found is not None:
-            self.state = _read_state(self._found)
-        elif resume:
-            _check_may_begin_again(run)
+        self._started = time.monotonic()
+        self._earlier_seconds = 0.0
         self._resumes = resume
+        self._resumed_from: Checkpoint | None = None
+        if resume:
+            self._resumed_from = self._steps.latest(progress.say)
+            if self._resumed_from is None:
+                _check_may_begin_again(run)
+            else:
+                self.state = _read_state(self._resumed_from)
         self._metrics: Metrics | None = None
         self._validation: tuple[int, Validation] | None = None
         self._trainer: Trainer
@@ -239,36 +246,48 @@ class RunSession:
                 self._metrics.close()
 
     def _begin(self) -> None:
-        trainer, found, state = self._trainer, self._found, self.state
         if self._leads:
-            # Without a checkpoint nothing is kept, not even metrics from before the first step.
-            kept = -1 if found is None else found.step - state.validating
-            self._metrics = Metrics(
-                self.run,
-                self.recipe.tensorboard,
-                self.recipe.wandb,
-                kept if self._resumes else None,
-                state.metrics_size,
-            )
-        if found is None:
-            if self._leads and self._resumes:
-                self._best.clear()  # chosen in steps that are about to be repeated
-            trainer.start()
+            self._open_metrics()
+        if self._resumed_from is not None:
+            self._restore(self._resumed_from)
             return
-        self.progress.say(f"resuming from step {found.step} of {self.run.path}")
-        trainer.restore(found.path)
-        self.saved_step, self._earlier_seconds = found.step, state.seconds
+        if self._leads and self._resumes:
+            self._best.clear()  # chosen in steps that are about to be repeated
+        self._trainer.start()
+
+    def _open_metrics(self) -> None:
+        """Open the metrics, without the records of steps that are about to be repeated."""
+        last_step: int | None = None
+        if self._resumed_from is not None:
+            # An evaluation that was under way is made again, and logged at the step of the checkpoint.
+            last_step = self._resumed_from.step - self.state.validating
+        elif self._resumes:
+            last_step = -1  # without a checkpoint nothing is kept, not even metrics from before the first step
+        self._metrics = Metrics(
+            self.run, self.recipe.tensorboard, self.recipe.wandb, last_step, self.state.metrics_size
+        )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        state = self.state
+        self.progress.say(f"resuming from step {checkpoint.step} of {self.run.path}")
+        self._trainer.restore(checkpoint.path)
+        self.saved_step = checkpoint.step
+        self._earlier_seconds = state.seconds
         if state.best_step is not None:
             try:
                 _best_folder(self._best, state.best_step)
             except Damaged as error:
                 self.progress.say(f"{error.args[0].partition(';')[0]}; another one is chosen from here on")
-                state.best_step, state.best_score, state.validating = None, None, True
+                state.best_step = None
+                state.best_score = None
+                # The policy of this step is the first candidate.
+                state.validating = True
         self._remove_other_best()
         if state.finished and state.step < self.recipe.steps:
             self.progress.say("this run has ended already: its validation score reached evaluation.stop_at")
         if state.validating:
-            self._validate(found.step)
+            self._validate(checkpoint.step)
 
     def begin_choosing(self) -> None:
         """Evaluate and save before the first step, for trainers whose policies are worth something untrained."""
@@ -285,8 +304,11 @@ class RunSession:
         Raises:
             Stopped: after saving.
         """
-        state, recipe, now = self.state, self.recipe, self._trainer.step
-        stopping, before = self._in_any(self.stop.requested()), state.step
+        state = self.state
+        recipe = self.recipe
+        now = self._trainer.step
+        before = state.step
+        stopping = self._in_any(self.stop.requested())
         # Equal after resuming: this pause was dealt with before it was saved.
         if now > before:
             self._settle(wait=False)
@@ -298,6 +320,7 @@ class RunSession:
             if last or stopping or state.finished or _due(recipe.checkpoints.every, before, now):
                 self.save()
         if stopping:
+            # A pause that was dealt with before it was saved is not saved again.
             if self.saved_step != now and now > 0:
                 self.save()
             raise self.stopped()
@@ -308,10 +331,13 @@ class RunSession:
         return Stopped(self.stop.signal_number or signal.SIGTERM, self.saved_step)
 
     def save_and_stop(self, reason: str = "") -> Stopped | RunFailed:
-        """Save in the middle of a pause, which is dealt with once more after resuming; what is to be raised then.
+        """Save in the middle of a pause, which is dealt with once more after resuming.
 
         Args:
             reason: why the run cannot go on for now; empty if it was asked to stop.
+
+        Returns:
+            The error to raise.
         """
         self.save()
         if reason:
@@ -418,7 +444,7 @@ class RunSession:
     def _validate(self, step: int) -> None:
         self._settle(wait=True)
         try:
-            self._validation = step, self._trainer.validate()
+            self._validation = (step, self._trainer.validate())
         except Interrupted:
             # The pause is left open: it is dealt with after resuming.
             raise self.save_and_stop() from None
@@ -432,17 +458,21 @@ class RunSession:
         """
         if self._validation is None:
             return
-        (step, validation), state = self._validation, self.state
+        state = self.state
+        step, validation = self._validation
         numbers = validation.numbers(wait)
-        if numbers is None:
+        if numbers is None:  # it is still under way
             return
-        self._validation, state.validating = None, False
-        self.log(step, {f"evaluation/{name}": number for name, number in numbers.items() if _is_measured(number, name)})
+        self._validation = None
+        state.validating = False
+        measured = {name: number for name, number in numbers.items() if _is_measured(number, name)}
+        self.log(step, {f"evaluation/{name}": number for name, number in measured.items()})
         self.progress.say(f"step {step:>6}  validation: {describe(numbers)}")
         score = self._trainer.score(numbers)
         # Of equal scores the later one: it has learned longer.
         if score is not None and (state.best_score is None or score >= state.best_score):
-            state.best_score, state.best_step = score, step
+            state.best_score = score
+            state.best_step = step
             with self._writing(self._best, step) as folder:
                 validation.save(folder)
         state.finished = self._trainer.good_enough(numbers)
@@ -460,16 +490,17 @@ class RunSession:
 
     def _conclude(self) -> dict[str, Any]:
         self._settle(wait=True)
-        best = self.state.best_step
-        if best is None:
+        best_step = self.state.best_step
+        if best_step is None:
             raise RunFailed("the run ended before anything was learned from the teacher; raise steps")
-        folder = _best_folder(self._best, best)
-        tested = self._result_so_far(best)
-        if tested is not None:
-            return tested
-        self.progress.say(f"testing the checkpoint of step {best}")
-        result = {"chosen_step": best} | self._trainer.test(folder)
-        result |= {"constant": self.state.constant} if self.state.constant else {}
+        folder = _best_folder(self._best, best_step)
+        earlier_result = self._earlier_result(best_step)
+        if earlier_result is not None:
+            return earlier_result
+        self.progress.say(f"testing the checkpoint of step {best_step}")
+        result = {"chosen_step": best_step} | self._trainer.test(folder)
+        if self.state.constant:
+            result["constant"] = self.state.constant
         result["seconds"] = self._seconds()
         self.write_json("result.json", result)
         try:
@@ -480,13 +511,17 @@ class RunSession:
             self.warn(f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}")
         return result
 
-    def _result_so_far(self, best: int) -> dict[str, Any] | None:
+    def _earlier_result(self, best_step: int) -> dict[str, Any] | None:
         """The result of a run that had ended before, if nothing was learned since; None if there is none."""
+        if self._resumed_from is None or self._resumed_from.step != self._trainer.step:
+            return None
         # The report is the last thing that is made: with it, the pictures are there, too.
-        if self._found is None or self._found.step != self._trainer.step or not self.run.report_file.exists():
+        if not self.run.report_file.exists():
             return None
         result = self.run.read_json("result.json")
-        return result if result and result.get("chosen_step") == best else None
+        if not result or result.get("chosen_step") != best_step:
+            return None
+        return result
 
     def _remove_other_best(self) -> None:
         """Remove best checkpoints that no kept checkpoint refers to, nor the session itself."""
@@ -513,9 +548,10 @@ def chosen_checkpoint(run: RunFolder) -> Checkpoint:
         BadInput: none was chosen yet.
         Damaged: it is.
     """
-    store, result = CheckpointStore(run, "best", EVERY_BEST), run.read_json("result.json")
-    step = (result or {}).get("chosen_step")
-    if step is None:
+    store = CheckpointStore(run, "best", EVERY_BEST)
+    result = run.read_json("result.json") or {}
+    step = result.get("chosen_step")
+    if step is None:  # the run has not ended
         newest = next(store.all(), None)
         if newest is None:
             raise BadInput(f"'{run.path}' has no chosen checkpoint yet; let it train until its first evaluation")
@@ -531,10 +567,10 @@ def newest_checkpoint(run: RunFolder) -> Checkpoint:
     Raises:
         BadInput: there is none.
     """
-    found = CheckpointStore(run, "step", keep=1).latest()
-    if found is None:
+    checkpoint = CheckpointStore(run, "step", keep=1).latest()
+    if checkpoint is None:
         raise BadInput(f"'{run.path}' has no whole checkpoint yet")
-    return found
+    return checkpoint
 
 
 def last_saved_step(run: RunFolder) -> int | None:
@@ -553,17 +589,18 @@ def check_resumable(run: RunFolder) -> None:
     """
     check_metrics(run.metrics_file)
     store = CheckpointStore(run, "step", keep=1)
-    ended = (run.path / "result.json").is_file()
-    found = store.latest() if ended else next(store.all(), None)
-    if found is None:
+    has_ended = (run.path / "result.json").is_file()
+    checkpoint = store.latest() if has_ended else next(store.all(), None)
+    if checkpoint is None:
         _check_may_begin_again(run)
 
 
 def _check_may_begin_again(run: RunFolder) -> None:
-    """A run that was killed before its first checkpoint begins again, and finds the same once more."""
-    chosen = next(CheckpointStore(run, "best", EVERY_BEST).all(), None)
+    """Refuse to begin a run again that has chosen something; one that was killed before its first checkpoint may, as it
+    finds the same once more."""
+    best = next(CheckpointStore(run, "best", EVERY_BEST).all(), None)
     had_checkpoints = (run.read_json("run.json") or {}).get(_HAD_CHECKPOINTS)
-    if (run.path / "result.json").is_file() or (chosen is not None and had_checkpoints):
+    if (run.path / "result.json").is_file() or (best is not None and had_checkpoints):
         raise BadInput(
             f"'{run.path}' has no whole checkpoint left to go on from (checkpoints/step-…), and to begin again would "
             "replace what it has chosen; 'sightline evaluate' and 'report' work on it as it is: to train again choose "
@@ -572,11 +609,11 @@ def _check_may_begin_again(run: RunFolder) -> None:
 
 
 def _best_folder(store: CheckpointStore, step: int) -> Path:
-    for found in store.all():
-        if found.step == step:
-            if damage := found.damage():
-                raise Damaged(f"the chosen checkpoint '{found.path}' is damaged ({damage}); {CHOOSE_AGAIN}")
-            return found.path
+    for checkpoint in store.all():
+        if checkpoint.step == step:
+            if damage := checkpoint.damage():
+                raise Damaged(f"the chosen checkpoint '{checkpoint.path}' is damaged ({damage}); {CHOOSE_AGAIN}")
+            return checkpoint.path
     raise Damaged(f"the chosen checkpoint of step {step} is gone; {CHOOSE_AGAIN}")
 
 
@@ -600,4 +637,5 @@ def _is_measured(value: Any, name: str) -> bool:
 
 
 def _due(every: int | None, before: int, now: int) -> bool:
+    """True if a multiple of `every` steps was reached since `before`."""
     return every is not None and now // every > before // every

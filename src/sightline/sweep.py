@@ -59,13 +59,14 @@ Command = Callable[["GridCell", bool], Sequence[str]]
 class SweepStopped(Stopped):
     """Raised when a sweep has stopped on request, after its cells have saved."""
 
-    def __init__(self, signal_number: int, done: int, total: int) -> None:
+    def __init__(self, signal_number: int, cells_done: int, cells: int) -> None:
         super().__init__(signal_number, None)
-        self._done, self._total = done, total
+        self._cells_done = cells_done
+        self._cells = cells
 
     @property
     def saved(self) -> str:
-        return f"{self._done} of {self._total} cells are done, and those under way have saved"
+        return f"{self._cells_done} of {self._cells} cells are done, and those under way have saved"
 
     @property
     def advice(self) -> str:
@@ -87,24 +88,38 @@ def listed_values(key: str, text: str) -> list[str]:
     """
     parts = _split_at_commas(text)
     is_sentence = key.rpartition(".")[2] in _SENTENCES
-    if not all(_is_enclosed(part) or (not is_sentence and not re.search(r"\s", part)) for part in parts):
+    if not all(_is_value(part, is_sentence) for part in parts):
         return [text]
-    if len(parts) > 1 and "" in parts:
+    if len(parts) == 1:
+        parts = [text]  # with its spaces
+    elif "" in parts:
         raise BadInput(f"{key}={text[:80]} has an empty value; leave out the comma, or quote what is one value")
     if is_sentence:
-        return parts if len(parts) > 1 else [text]
+        return parts
     values: list[str] = []
-    for part in parts if len(parts) > 1 else [text]:
+    for part in parts:
         values += _range(key, part) or [part]
     return values
 
 
+def _is_value(part: str, is_sentence: bool) -> bool:
+    """True if a part between commas is a value of its own: a word, a number, or anything in quotes or brackets.
+
+    Args:
+        is_sentence: values of the key are sentences, of which a word may be a part.
+    """
+    if _is_enclosed(part):
+        return True
+    return not is_sentence and not re.search(r"\s", part)
+
+
 def _range(key: str, part: str) -> list[str]:
     """The numbers of a range; empty if it is none."""
-    found = re.fullmatch(r"\s*(-?\d{1,18})\.\.(-?\d{1,18})\s*", part)
-    if not found:
+    match = re.fullmatch(r"\s*(-?\d{1,18})\.\.(-?\d{1,18})\s*", part)
+    if match is None:
         return []
-    first, last = int(found[1]), int(found[2])
+    first = int(match[1])
+    last = int(match[2])
     if last < first:
         raise BadInput(f"{key}={part} is an empty range; say the smaller number first")
     if last - first >= MAX_CELLS:
@@ -114,14 +129,18 @@ def _range(key: str, part: str) -> list[str]:
 
 def _split_at_commas(text: str) -> list[str]:
     """Split a text at commas that are outside of quotes, brackets and braces."""
-    parts, start, depth, quote = [], 0, 0, ""
+    parts = []
+    start = 0  # of the present part
+    depth = 0  # brackets and braces that are open
+    quote = ""  # the quote that is open, if one is
     for place, sign in enumerate(text):
         if quote:
-            quote = "" if sign == quote else quote
+            if sign == quote:
+                quote = ""
         elif sign in "'\"":
             # Within a word it is an apostrophe; two of them are YAML's way to write one inside of quotes.
-            begins = depth or not text[start:place].strip() or text[place - 1] == sign
-            quote = sign if begins else ""
+            if depth or not text[start:place].strip() or text[place - 1] == sign:
+                quote = sign
         elif sign in "[{":
             depth += 1
         elif sign in "]}":
@@ -143,6 +162,12 @@ def value_label(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def _label_of_text(key: str, text: str) -> str:
+    """Label of a value as it is written in an override."""
+    _, value = parse_override(f"{key}={text}")
+    return value_label(value)
+
+
 @dataclass(frozen=True)
 class Grid:
     """Overrides of a sweep.
@@ -157,8 +182,8 @@ class Grid:
 
     def combinations(self) -> list[dict[str, str]]:
         """The values of each cell, key -> value as it is written; the last key changes fastest."""
-        written = [[(key, value) for value in values.values()] for key, values in self.varied.items()]
-        return [dict(chosen) for chosen in itertools.product(*written)]
+        lists_of_values = [values.values() for values in self.varied.values()]
+        return [dict(zip(self.varied, cell_values, strict=True)) for cell_values in itertools.product(*lists_of_values)]
 
 
 def parse_grid(overrides: Sequence[str], varied: Sequence[str] = ()) -> Grid:
@@ -170,13 +195,14 @@ def parse_grid(overrides: Sequence[str], varied: Sequence[str] = ()) -> Grid:
     Raises:
         BadInput: a key or a value is given twice, nothing varies, or there are too many cells.
     """
-    fixed, listed = [], {}
-    seen: set[str] = set()
+    fixed: list[str] = []
+    listed: dict[str, dict[str, str]] = {}
+    keys: set[str] = set()
     for override in overrides:
         key, _ = parse_override(override)
-        if key in seen:
+        if key in keys:
             raise BadInput(f"{key} is given twice; list its values in one: {key}=…,…")
-        seen.add(key)
+        keys.add(key)
         text = override.partition("=")[2]
         values = listed_values(key, text)
         if values == [text] and key not in varied:  # a range of one number is a list, too, which may grow
@@ -184,7 +210,7 @@ def parse_grid(overrides: Sequence[str], varied: Sequence[str] = ()) -> Grid:
             continue
         by_label: dict[str, str] = {}
         for value in values:
-            label = value_label(parse_override(f"{key}={value}")[1])
+            label = _label_of_text(key, value)
             if label in by_label:
                 raise BadInput(f"{key} has the value {label[:80]} twice; say it once")
             by_label[label] = value
@@ -203,15 +229,18 @@ def cell_name(values: Mapping[str, str]) -> str:
 
     What cannot stand in the name of a file is replaced, and a few digits of its hash are added.
     """
-    name = ",".join(
-        f"{_plain(key)}={_plain(value_label(parse_override(f'{key}={value}')[1]))}" for key, value in values.items()
-    )
-    return name if len(name) <= 200 else f"{name[:180]}-{_digest(name)}"
+    name = ",".join(f"{_plain(key)}={_plain(_label_of_text(key, value))}" for key, value in values.items())
+    if len(name) <= 200:
+        return name
+    return f"{name[:180]}-{_digest(name)}"
 
 
 def _plain(text: str) -> str:
+    """A text of letters, digits and a few signs, at most 60; with a few digits of the hash if that changes it."""
     plain = re.sub(r"[^\w.+-]+", "-", text, flags=re.ASCII)
-    return text if plain == text and len(text) <= 60 else f"{plain[:40].strip('-')}-{_digest(text)}"
+    if plain == text and len(text) <= 60:
+        return text
+    return f"{plain[:40].strip('-')}-{_digest(text)}"
 
 
 def _digest(text: str) -> str:
@@ -246,7 +275,9 @@ class GridCell:
     @property
     def state(self) -> str:
         """State of the cell in a word."""
-        return "finished" if self.finished else "cut off" if self.started else "missing"
+        if self.finished:
+            return "finished"
+        return "cut off" if self.started else "missing"
 
 
 @dataclass(frozen=True)
@@ -265,7 +296,8 @@ class Plan:
 
     def default_processes(self, per_run: int = 1) -> int:
         """Number of cells that this machine's cores can train at a time."""
-        return max(1, available_cores() // max(cell.recipe.threads * per_run for cell in self.cells))
+        cores_of_a_cell = max(cell.recipe.threads for cell in self.cells) * per_run
+        return max(1, available_cores() // cores_of_a_cell)
 
 
 def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan:
@@ -292,19 +324,23 @@ def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan
     }
     if before is not None:
         document["varied"] = _merged(path, before, document)
-    cells = []
-    for values in grid.combinations():
-        said = [*grid.fixed, *(f"{key}={value}" for key, value in values.items())]
-        name = cell_name(values)
-        try:
-            wanted = load_recipe(recipe, said)
-            complete = roles.complete(wanted)
-        except BadInput as error:
-            raise BadInput(f"{name}: {error}") from error
-        cell = GridCell(name, path / name, (*([] if recipe is None else [recipe]), *said), complete)
-        _check_same(cell, wanted)
-        cells.append(cell)
+    cells = [_plan_cell(recipe, grid.fixed, values, path) for values in grid.combinations()]
     return Plan(path, cells, document)
+
+
+def _plan_cell(recipe: str | None, fixed: Sequence[str], values: Mapping[str, str], path: Path) -> GridCell:
+    """Check the recipe of a cell, also against the run that its folder may hold."""
+    name = cell_name(values)
+    cell_overrides = [*fixed, *(f"{key}={value}" for key, value in values.items())]
+    try:
+        stated = load_recipe(recipe, cell_overrides)
+        complete = roles.complete(stated)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from error
+    arguments = cell_overrides if recipe is None else [recipe, *cell_overrides]
+    cell = GridCell(name, path / name, tuple(arguments), complete)
+    _check_same_recipe(cell, stated)
+    return cell
 
 
 def _read_sweep(path: Path) -> dict[str, Any] | None:
@@ -317,16 +353,21 @@ def _read_sweep(path: Path) -> dict[str, Any] | None:
     if path.exists() and not path.is_dir():
         raise BadInput(f"'{path}' is not a folder; choose another --run-dir")
     try:
-        found = read_document(path / SWEEP)
+        document = read_document(path / SWEEP)
     except FileNotFoundError:
         if path.is_dir() and any(not file.name.lstrip(".").startswith("lease.json") for file in path.iterdir()):
             raise BadInput(f"'{path}' exists already, and is no sweep; choose another --run-dir") from None
         return None
-    varied = found.get("varied")
-    sound = isinstance(varied, dict) and all(_are_texts(values) for values in varied.values())
-    if not sound or not _are_texts(found.get("fixed")) or not isinstance(found.get("recipe"), str | None):
+    varied = document.get("varied")
+    is_sound = (
+        isinstance(varied, dict)
+        and all(_are_texts(values) for values in varied.values())
+        and _are_texts(document.get("fixed"))
+        and isinstance(document.get("recipe"), str | None)
+    )
+    if not is_sound:
         raise Damaged(f"'{path / SWEEP}' is damaged: it is not the plan of a sweep")
-    return found
+    return document
 
 
 def _are_texts(value: Any) -> bool:
@@ -355,13 +396,16 @@ def _merged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> di
     for key, values in before["varied"].items():
         by_label: dict[str, str] = {}
         for value in [*values, *now["varied"][key]]:
-            by_label.setdefault(value_label(parse_override(f"{key}={value}")[1]), value)
+            by_label.setdefault(_label_of_text(key, value), value)
         merged[key] = list(by_label.values())
     return merged
 
 
-def _check_same(cell: GridCell, wanted: Recipe) -> None:
+def _check_same_recipe(cell: GridCell, stated: Recipe) -> None:
     """Refuse to continue a cell whose recipe has been changed since, for example in its file.
+
+    Args:
+        stated: the cell's recipe before it was completed.
 
     Raises:
         BadInput: naming the first key that differs.
@@ -369,11 +413,13 @@ def _check_same(cell: GridCell, wanted: Recipe) -> None:
     if not cell.started:
         return
     # What the recipe leaves open was filled in when the run began, perhaps on another machine.
-    keys = [key for key in stated_keys(wanted) if key != "description"]
-    for change in recipe_changes(RunFolder(cell.path), cell.recipe, keys):
+    keys = [key for key in stated_keys(stated) if key != "description"]
+    changes = recipe_changes(RunFolder(cell.path), cell.recipe, keys)
+    if changes:
+        first = changes[0]
         raise BadInput(
-            f"'{cell.path}' was trained with {change.key}={value_label(change.before)[:80]}, and the recipe says "
-            f"{value_label(change.now)[:80]} now; choose another --run-dir"
+            f"'{cell.path}' was trained with {first.key}={value_label(first.before)[:80]}, and the recipe says "
+            f"{value_label(first.now)[:80]} now; choose another --run-dir"
         )
 
 
@@ -382,11 +428,16 @@ def _check_same(cell: GridCell, wanted: Recipe) -> None:
 
 def trainer(per_run: int = 1) -> Command:
     """Builder of the command lines that train cells, each in one process or in several that torchrun starts."""
-    several = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(per_run), "-m"]
+    start = [sys.executable, "-m", "sightline"]
+    if per_run > 1:
+        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(per_run)]
+        start = [sys.executable, "-m", *torchrun, "-m", "sightline"]
 
     def command(cell: GridCell, resume: bool) -> list[str]:
-        given = [*cell.arguments, "--run-dir", str(cell.path), *(["--resume"] if resume else [])]
-        return [sys.executable, "-m", *(several if per_run > 1 else []), "sightline", "train", *given]
+        line = [*start, "train", *cell.arguments, "--run-dir", str(cell.path)]
+        if resume:
+            line.append("--resume")
+        return line
 
     return command
 
@@ -426,9 +477,8 @@ class _Sweeping:
             self.say(f"{cell.name}: waiting for {owner}, which is writing it")
             self.foreign[cell.name] = cell
             return
-        environment = (
-            os.environ | SAFE | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cell.recipe.threads))}
-        )
+        environment = os.environ | SAFE
+        environment.setdefault("OMP_NUM_THREADS", str(cell.recipe.threads))
         with self._log(cell).open("wb") as log:
             # In a session of its own, so that Ctrl-C reaches this process alone, which passes it on once: the second
             # one would keep a run from saving.
@@ -440,7 +490,7 @@ class _Sweeping:
                 env=environment,
                 start_new_session=True,
             )
-        self.running[cell.name] = cell, process
+        self.running[cell.name] = (cell, process)
 
     def collect(self) -> None:
         """Take the cells that have ended."""
@@ -480,21 +530,31 @@ class _Sweeping:
 
     def _finish(self, cell: GridCell) -> None:
         self.done_now += 1
-        left = len(self.waiting) + len(self.running) + len(self.foreign)
-        seconds = (time.monotonic() - self.began) / self.done_now * left
-        remaining = f", about {duration(seconds)} left" if left else ""
+        remaining = ""
+        cells_left = len(self.waiting) + len(self.running) + len(self.foreign)
+        if cells_left > 0:
+            seconds = (time.monotonic() - self.began) / self.done_now * cells_left
+            remaining = f", about {duration(seconds)} left"
         result = read_mapping(cell.path / "result.json")
         numbers = describe(result) if result else "its result cannot be read"
         self.say(f"{self.done} of {len(self.plan.cells)} cells done{remaining}; {cell.name}: {numbers}")
 
     def _reason(self, cell: GridCell, code: int) -> str:
+        """Why a cell has no result: the last line that its process said, or how it ended."""
         lines = [line.strip() for line in read_text(self._log(cell)).splitlines() if line.strip()]
-        own = [line.removeprefix("sightline: ") for line in lines if line.startswith("sightline: ")]
-        last = (own or lines or [""])[-1]  # torchrun says more after it
+        own_lines = [line.removeprefix("sightline: ") for line in lines if line.startswith("sightline: ")]
+        last_line = ""
+        if own_lines:
+            last_line = own_lines[-1]  # torchrun says more after it
+        elif lines:
+            last_line = lines[-1]
         if code < 0:
             with contextlib.suppress(ValueError):
-                return f"its process was ended by {signal.Signals(-code).name}" + (f" after: {last}" if last else "")
-        return last or (f"its process ended with exit code {code}" if code else "it ended without a result")
+                reason = f"its process was ended by {signal.Signals(-code).name}"
+                return f"{reason} after: {last_line}" if last_line else reason
+        if last_line:
+            return last_line
+        return f"its process ended with exit code {code}" if code else "it ended without a result"
 
     def _log(self, cell: GridCell) -> Path:
         return self.plan.path / LOGS / f"{cell.name}.log"
@@ -525,13 +585,14 @@ def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: C
             write_document(plan.path / SWEEP, plan.document)
             (plan.path / LOGS).mkdir(exist_ok=True)
         waiting = deque(cell for cell in plan.cells if not cell.finished)
-        done = len(plan.cells) - len(waiting)
-        sweeping = _Sweeping(plan, processes, say, command or trainer(), waiting, done_before=done)
-        if done:
-            say(f"{done} of {len(plan.cells)} cells are done already")
+        done_before = len(plan.cells) - len(waiting)
+        sweeping = _Sweeping(plan, processes, say, command or trainer(), waiting, done_before=done_before)
+        if done_before:
+            say(f"{done_before} of {len(plan.cells)} cells are done already")
         with StopRequests() as stop:
             try:
                 while sweeping.waiting or sweeping.running or sweeping.foreign:
+                    # Cells that others write count, too: they use this machine's cores as much.
                     while sweeping.waiting and len(sweeping.running) + len(sweeping.foreign) < processes:
                         sweeping.start_next()
                     time.sleep(_POLL)

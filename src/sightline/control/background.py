@@ -28,7 +28,7 @@ import torch
 
 from sightline.config.loading import for_control
 from sightline.config.recipe import ControlRecipe
-from sightline.control.building import ControlSetup, build
+from sightline.control.control_setup import ControlSetup, build_setup
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
 from sightline.envs.workers import kill_children
@@ -47,11 +47,11 @@ WORTH_IT = 10_000
 
 def wants_process(recipe: ControlRecipe) -> bool:
     """True if evaluations of this recipe are made in another process."""
-    wanted = recipe.evaluation.background
-    if wanted == "auto":
+    in_background = recipe.evaluation.background
+    if in_background == "auto":
         # On a GPU a second copy of the encoder may not fit.
         return recipe.steps >= WORTH_IT and available_cores() > 1 and not torch.cuda.is_available()
-    return wanted
+    return in_background
 
 
 def evaluate_policy_in(
@@ -79,10 +79,10 @@ def evaluate_policy_in(
     policy = greedy(load_policy(setup.recipe, folder, acting_spaces(setup.make)))
     with as_learned(folder, setup.reward_model):
         judge = setup.judge if judged else None
-        played = setup.play(policy, setup.panel(panel, episodes), judge, stop)
-    if played is None:
+        episodes_played = setup.play(policy, setup.panel(panel, episodes), judge, stop)
+    if episodes_played is None:
         raise Interrupted
-    return played.summary()
+    return episodes_played.summary()
 
 
 class EvaluationProcess:
@@ -108,7 +108,7 @@ class EvaluationProcess:
 
     def submit(self, folder: Path, panel: str, episodes: int, judged: bool) -> None:
         """Have a policy evaluated; see `evaluate_policy_in`. Its reply comes after those of the jobs before."""
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None, "it was made a pipe"
         job = {"folder": str(folder), "panel": panel, "episodes": episodes, "judged": judged}
         with contextlib.suppress(BrokenPipeError):  # it has ended; the reply says so
             self._process.stdin.write(json.dumps(job) + "\n")
@@ -121,6 +121,7 @@ class EvaluationProcess:
                 return self._replies.get(block=wait, timeout=0.2)
             except queue.Empty:
                 give_up_if_overdue()
+                # The reader ends with the process; a reply that it has read before is still taken.
                 if not (self._reader.is_alive() or self._replies.qsize()):
                     return {"error": "its process has ended"}
                 if not wait:
@@ -148,7 +149,7 @@ class BackgroundValidation:
         process: plays.
         save: writes the policy into a folder.
         panel, episodes, judged: as in `evaluate_policy_in`.
-        instead: evaluates a folder in this process, if the other one cannot; told the reason.
+        instead: evaluates a folder in this process, if the other one cannot; gets the reason.
     """
 
     def __init__(
@@ -160,7 +161,8 @@ class BackgroundValidation:
         judged: bool,
         instead: Callable[[Path, str], dict[str, Any]],
     ) -> None:
-        self._process, self._instead = process, instead
+        self._process = process
+        self._instead = instead
         self._folder = TemporaryFolder("policy")
         save(self._folder.path)
         process.submit(self._folder.path, panel, episodes, judged)
@@ -189,7 +191,8 @@ class BackgroundValidation:
 
 def _setup(run: Path) -> ControlSetup:
     # The process that asks has built the same; what it trusts needs no second question.
-    return build(for_control(RunFolder(run).trusted_recipe(trust=True, asks=False)), asks=False)
+    recipe = for_control(RunFolder(run).trusted_recipe(trust=True, asks=False))
+    return build_setup(recipe, asks=False)
 
 
 def _serve(run: Path) -> None:
@@ -199,15 +202,16 @@ def _serve(run: Path) -> None:
     jobs = os.fdopen(os.dup(0))
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    waiting: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_read_jobs, args=(jobs, waiting), daemon=True).start()
+    queued: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_read_jobs, args=(jobs, queued), daemon=True).start()
     setup = functools.cache(lambda: _setup(run))
-    with contextlib.suppress(Exception, SystemExit):  # told with the reply to each job
+    with contextlib.suppress(Exception, SystemExit):  # each job's reply says so
         setup()
     while True:
-        job = waiting.get()  # without end: the thread ends this process
+        job = queued.get()  # without end: the thread ends this process
         try:
-            summary = evaluate_policy_in(setup(), Path(job["folder"]), job["panel"], job["episodes"], job["judged"])
+            folder = Path(job["folder"])
+            summary = evaluate_policy_in(setup(), folder, job["panel"], job["episodes"], job["judged"])
             reply: dict[str, Any] = {"summary": summary}
         except (BadInput, RunFailed) as error:
             reply = {"error": str(error)}
@@ -217,14 +221,14 @@ def _serve(run: Path) -> None:
         replies.flush()
 
 
-def _read_jobs(stream: IO[str], waiting: queue.Queue[dict[str, Any]]) -> None:
+def _read_jobs(stream: IO[str], queued: queue.Queue[dict[str, Any]]) -> None:
     """Take jobs as they come. When the stream ends, the process that asks is gone: end this one, whatever it is doing,
     and remove what the other one would have removed."""
     folders = set()
     for line in stream:
         job = json.loads(line)
         folders.add(job["folder"])
-        waiting.put(job)
+        queued.put(job)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     kill_children()

@@ -1,7 +1,14 @@
-"""Rollout collection: our environments as Stable-Baselines3's vector environments, and the frames beside them."""
+"""Rollout collection: our environments as Stable-Baselines3's vector environments, and the frames beside them.
+
+No wrapper of SB3 is around them. Observations are standardised by the policy (`control/standardisation.py`, not
+`VecNormalize`). There is no frame stacking for the policy (no `VecFrameStack`): one that has to see motion in pictures
+takes an environment that stacks them itself, such as one in `gymnasium.wrappers.FrameStackObservation`. Reward models
+see several frames at once by their `window`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,6 +89,11 @@ class Chunk:
         if len(self.scored) == len(self.steps.first):
             return replace(self.steps, frames=self.frames)
         assert self.steps.env_reward is not None, "environments have rewards"
+        # Of 8 steps with `frames_every=3`, where an episode ends with step 3:
+        #
+        #     step     0  1  2  3  4  5  6  7
+        #     scored         2  3     5     7
+        #     starts   0        3  4     6         the first step that each scored one stands for
         starts = np.concatenate([[0], self.scored[:-1] + 1])
         arrays = {name: array[self.scored] for name, array in self.steps.arrays().items()}
         # Steps that end an episode are scored, so none but the first of those that a step stands for begins one.
@@ -92,7 +104,9 @@ class Chunk:
 
     def spread(self, rewards: np.ndarray) -> np.ndarray:
         """Rewards of the scored steps, [S, N], for all steps, [T, N]: each step gets that of the next scored one."""
-        return np.asarray(rewards[np.searchsorted(self.scored, np.arange(len(self.steps.first)))])
+        steps = np.arange(len(self.steps.first))
+        next_scored = np.searchsorted(self.scored, steps)
+        return np.asarray(rewards[next_scored])
 
 
 class CollectingVecEnv(SpacesVecEnv):
@@ -101,24 +115,26 @@ class CollectingVecEnv(SpacesVecEnv):
     Args:
         envs: what is stepped.
         chunk: vector steps in a chunk.
-        frames: whether frames are wanted.
+        frames: whether frames are rendered.
         every: steps from one that is scored, and rendered, to the next; a step that ends an episode is scored too.
-        kept: chunks whose frames are kept; they are allocated once. With 2, one is filled while the other is being
-            embedded.
+        chunks_of_frames: chunks whose frames are kept; they are allocated once. With 2, one is filled while the other
+            is being embedded.
     """
 
-    def __init__(self, envs: FrameVectorEnv, chunk: int, frames: bool, every: int = 1, kept: int = 2) -> None:
+    def __init__(
+        self, envs: FrameVectorEnv, chunk: int, frames: bool, every: int = 1, chunks_of_frames: int = 2
+    ) -> None:
         self.envs = envs
         self.stats = EpisodeStats(envs.count)
         self.finished: list[dict[str, float]] = []
         self.diverged = 0
         self._every = every
+        self._frames: list[np.ndarray] | None = None
         if frames:
-            check_frames(envs.frame_shape, -(-chunk // every), envs.count, kept)
-        # Rows that are not scored are never touched, and take no memory.
-        self._frames = (
-            [np.zeros((chunk, envs.count, *envs.frame_shape), np.uint8) for _ in range(kept)] if frames else None
-        )
+            check_frames(envs.frame_shape, math.ceil(chunk / every), envs.count, chunks_of_frames)
+            # Rows that are not scored are never touched, and take no memory.
+            shape = (chunk, envs.count, *envs.frame_shape)
+            self._frames = [np.zeros(shape, np.uint8) for _ in range(chunks_of_frames)]
         self._every_env = np.arange(envs.count)
         self._turn = 0
         self._steps: list[dict[str, np.ndarray]] = []
@@ -129,17 +145,21 @@ class CollectingVecEnv(SpacesVecEnv):
     def collect(self, actions: np.ndarray) -> Transitions:
         """Step every environment, and keep what a reward model sees of it."""
         place = len(self._steps)
-        due = (place + 1) % self._every == 0
-        step = self.envs.step(actions, frames=due)
-        if due or step.ended.any():
+        is_due = (place + 1) % self._every == 0
+        # An episode's last frame is rendered in any case: it shows what the episode has come to.
+        step = self.envs.step(actions, frames=is_due)
+        if is_due or step.ended.any():
             if self._frames is not None and step.frames is not None:
                 self._frames[self._turn][len(self._scored)] = step.frames
             self._scored.append(place)
-        self._steps.append({name: array for name, array in step_clip(step).items() if name != "frames"})
+        arrays = step_clip(step)
+        arrays.pop("frames", None)
+        self._steps.append(arrays)
         self.stats.add(self._every_env, step.rewards, step.success)
         self.finished += self.stats.take(np.flatnonzero(step.ended))
         diverged = step.flag("diverged")
-        self.diverged += 0 if diverged is None else int(diverged.sum())
+        if diverged is not None:
+            self.diverged += int(diverged.sum())
         return step
 
     @property
@@ -149,13 +169,16 @@ class CollectingVecEnv(SpacesVecEnv):
 
     def newest(self, start: int) -> Clip:
         """The scored steps of the present chunk from number `start` on, so far."""
-        begin = self._scored[start - 1] + 1 if start else 0
+        begin = 0
+        if start > 0:
+            begin = self._scored[start - 1] + 1
         return self._chunk(begin, start).clip
 
     def take_chunk(self) -> Chunk:
-        """The steps since the last call; the frames are overwritten by the chunk after `kept` ones."""
+        """The steps since the last call; the frames are overwritten `chunks_of_frames` chunks later."""
         chunk = self._chunk(0, 0)
-        self._steps, self._scored = [], []
+        self._steps = []
+        self._scored = []
         if self._frames is not None:
             self._turn = (self._turn + 1) % len(self._frames)
         return chunk
@@ -168,12 +191,14 @@ class CollectingVecEnv(SpacesVecEnv):
 
     def take_finished(self) -> list[dict[str, float]]:
         """The episodes that ended since the last call."""
-        finished, self.finished = self.finished, []
+        finished = self.finished
+        self.finished = []
         return finished
 
     def take_diverged(self) -> int:
         """The number of episodes since the last call that ended because the environment's info `diverged` said so."""
-        diverged, self.diverged = self.diverged, 0
+        diverged = self.diverged
+        self.diverged = 0
         return diverged
 
     def reset(self) -> Observations:
@@ -185,6 +210,7 @@ class CollectingVecEnv(SpacesVecEnv):
     def step_wait(self) -> tuple[Observations, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         step = self.collect(self._actions)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        # What SB3's algorithms read of an episode's end: the state before the reset, and whether a time limit was why.
         for i in np.flatnonzero(step.ended):
             infos[i] = {
                 "terminal_observation": picked(step.final_states, i),

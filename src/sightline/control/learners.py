@@ -6,6 +6,7 @@ import importlib
 import inspect
 import math
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium
@@ -69,27 +70,34 @@ def check_learner(recipe: ControlRecipe) -> None:
     """
     learner = recipe.learner
     algorithm = algorithm_class(learner)
-    known = set(inspect.signature(algorithm).parameters)
-    for name in _on_policy_arguments(learner) if isinstance(learner, OnPolicyLearner) else _arguments(learner):
-        if name not in known:
-            public = {parameter for parameter in known if not parameter.startswith("_")}
-            hint = "; say learner.tau=null" if name == "tau" else nearest(name, public)
-            raise BadInput(f"{algorithm.__name__} takes no option '{name}'{hint}")
+    parameters = set(inspect.signature(algorithm).parameters)
     if isinstance(learner, OnPolicyLearner):
+        _check_options(algorithm, parameters, _on_policy_arguments(learner))
         for name, key in _KEYS_OF_THEIR_OWN.items():
             if name in learner.options:
                 raise BadInput(f"learner.options.{name} is a key of its own: say {key}")
     else:
-        _check_off_policy(learner, algorithm, known)
+        _check_options(algorithm, parameters, _off_policy_arguments(learner))
+        _check_off_policy(learner, algorithm, parameters)
     for name in learner.options:
         if name in type(learner).model_fields:
-            said = f"learner.algorithm={learner.algorithm} learner.{name}=…"
-            raise BadInput(f"learner.options.{name} is a key of its own: say {said}")
+            override = f"learner.algorithm={learner.algorithm} learner.{name}=…"
+            raise BadInput(f"learner.options.{name} is a key of its own: say {override}")
     choose_device(recipe.device)
 
 
-def _check_off_policy(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], known: set[str]) -> None:
-    if learner.action_noise is not None and "action_noise" not in known:
+def _check_options(algorithm: type[BaseAlgorithm], parameters: set[str], arguments: Iterable[str]) -> None:
+    """Refuse arguments that an algorithm's constructor does not take."""
+    for name in arguments:
+        if name not in parameters:
+            hint = "; say learner.tau=null"
+            if name != "tau":
+                hint = nearest(name, {parameter for parameter in parameters if not parameter.startswith("_")})
+            raise BadInput(f"{algorithm.__name__} takes no option '{name}'{hint}")
+
+
+def _check_off_policy(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], parameters: set[str]) -> None:
+    if learner.action_noise is not None and "action_noise" not in parameters:
         raise BadInput(f"{algorithm.__name__} takes no noise on its actions; leave out learner.action_noise")
     if "action_noise" in learner.options:
         raise BadInput("the noise on actions is a key of its own: say learner.action_noise=0.1")
@@ -103,13 +111,13 @@ def build_learner(
     env: VecEnv,
     feature_shape: tuple[int, ...] | None,
     feature_dtype: Any,
-    stored: int | None = None,
+    capacity: int | None = None,
 ) -> OffPolicyAlgorithm:
     """Make the off-policy algorithm of a completed recipe, with a replay buffer that waits for rewards.
 
     Args:
         feature_shape, feature_dtype: of what a reward model keeps beside each transition; no shape keeps nothing.
-        stored: transitions that there is room for; default: as many as the run can fill (`transitions_kept`).
+        capacity: transitions that there is room for; default: as many as the run can fill (`transitions_kept`).
 
     Raises:
         BadInput: the values of its options do not fit.
@@ -119,11 +127,18 @@ def build_learner(
     # The first chunk's rewards are committed at the end of the second.
     first_rewards = 2 * learner.chunk * recipe.envs
     algorithm: Any = algorithm_class(learner)
-    arguments = _arguments(learner, env.observation_space)
-    arguments["buffer_size"] = min(arguments["buffer_size"], transitions_kept(recipe) if stored is None else stored)
+    arguments = _off_policy_arguments(learner, env.observation_space)
+    if capacity is None:
+        capacity = transitions_kept(recipe)
+    arguments["buffer_size"] = min(arguments["buffer_size"], capacity)
     policy, _ = choose_policy(algorithm, env.observation_space)
-    # Returns over several steps are the buffer's business alone. SB3 would warn that it does not see to them itself.
-    returns = {"n_steps": arguments.pop("n_steps", 1), "gamma": arguments["gamma"]}
+    buffer_arguments = {
+        "feature_shape": feature_shape,
+        "feature_dtype": feature_dtype,
+        # Returns over several steps are made by the buffer alone. SB3 would warn that it does not make them itself.
+        "n_steps": arguments.pop("n_steps", 1),
+        "gamma": arguments["gamma"],
+    }
     noise = _noise(learner, algorithm, env.action_space)
     try:
         model: OffPolicyAlgorithm = algorithm(
@@ -132,7 +147,7 @@ def build_learner(
             train_freq=(learner.chunk, "step"),
             learning_starts=max(learner.learning_starts, first_rewards - 1),
             replay_buffer_class=CommittedReplayBuffer,
-            replay_buffer_kwargs={"feature_shape": feature_shape, "feature_dtype": feature_dtype} | returns,
+            replay_buffer_kwargs=buffer_arguments,
             seed=recipe.seed,
             device=recipe.device,
             **arguments,
@@ -190,10 +205,12 @@ def build_acting_learner(recipe: ControlRecipe, env: VecEnv) -> BaseAlgorithm:
     """
     learner = recipe.learner
     if isinstance(learner, OnPolicyLearner):
-        smallest = {"chunk": 2, "batch_size": None if learner.batch_size is None else 2}
+        smallest: dict[str, Any] = {"chunk": 2}
+        if learner.batch_size is not None:
+            smallest["batch_size"] = 2
         acting = recipe.model_copy(update={"learner": learner.model_copy(update=smallest)})
         return build_on_policy_learner(acting, env)
-    return build_learner(recipe, env, None, np.float16, stored=env.num_envs)
+    return build_learner(recipe, env, None, np.float16, capacity=env.num_envs)
 
 
 def choose_policy(algorithm: type[BaseAlgorithm], space: spaces.Space[Any]) -> tuple[str, str | None]:
@@ -208,10 +225,11 @@ def choose_policy(algorithm: type[BaseAlgorithm], space: spaces.Space[Any]) -> t
     if isinstance(space, spaces.Dict):
         if "MultiInputPolicy" in algorithm.policy_aliases:
             return "MultiInputPolicy", None
-        kinds = [[name for name, part in space.items() if is_picture(part) is wanted] for wanted in (True, False)]
+        pictures = [name for name, part in space.items() if is_picture(part)]
+        numbers = [name for name, part in space.items() if not is_picture(part)]
         raise BadInput(
             f"{algorithm.__name__} has no network for several parts of an observation (pictures: "
-            f"{', '.join(kinds[0])}; numbers: {', '.join(kinds[1]) or 'none'}); choose some by observation_keys=[…], "
+            f"{', '.join(pictures)}; numbers: {', '.join(numbers) or 'none'}); choose some by observation_keys=[…], "
             "or another learner.algorithm"
         )
     if not is_picture(space):
@@ -234,8 +252,10 @@ def spaces_in_words(recipe: ControlRecipe, env: gymnasium.Env[Any, Any]) -> list
         BadInput: the algorithm cannot read it.
     """
     policy, warning = choose_policy(algorithm_class(recipe.learner), env.observation_space)
-    read = describe_observations(env, convolves=policy != "MlpPolicy")
-    lines = [warning if read is None else read, _slow_to_read(env.observation_space), describe_actions(env)]
+    reading = describe_observations(env, convolves=policy != "MlpPolicy")
+    if reading is None:
+        reading = warning
+    lines = [reading, _slow_to_read(env.observation_space), describe_actions(env)]
     return [line for line in lines if line is not None]
 
 
@@ -257,10 +277,12 @@ def _noise(learner: OffPolicyLearner, algorithm: type[BaseAlgorithm], actions: s
     checkpoint; what drifts is kept there too (`sightline.control.state`)."""
     noise = learner.action_noise
     if noise is None and isinstance(algorithm, type) and issubclass(algorithm, TD3):
+        # Without it their deterministic actors would never explore.
         noise = ActionNoise(sigma=NOISE_OF_TD3)
     if noise is None or not noise.sigma or not isinstance(actions, spaces.Box):
         return {}
-    mean, sigma = (np.full(actions.shape, value) for value in (noise.mean, noise.sigma))
+    mean = np.full(actions.shape, noise.mean)
+    sigma = np.full(actions.shape, noise.sigma)
     if noise.kind == "normal":
         return {"action_noise": NormalActionNoise(mean, sigma)}
     return {"action_noise": OrnsteinUhlenbeckActionNoise(mean, sigma, theta=noise.theta, dt=noise.dt)}
@@ -274,12 +296,17 @@ def reset_critic(model: OffPolicyAlgorithm) -> None:
     """
     policy: Any = model.policy
     name = name_of_values(model)
-    fresh = policy.make_critic(features_extractor=None) if name == "critic" else policy.make_q_net()
     values = getattr(policy, name)
-    values.load_state_dict(fresh.state_dict())
+    if name == "critic":
+        untrained = policy.make_critic(features_extractor=None)
+        optimiser = values.optimizer
+    else:  # a Q network is all of the policy, whose optimiser is its own
+        untrained = policy.make_q_net()
+        optimiser = policy.optimizer
+    values.load_state_dict(untrained.state_dict())
     if hasattr(policy, f"{name}_target"):  # CrossQ does without
-        getattr(policy, f"{name}_target").load_state_dict(fresh.state_dict())
-    optimiser = values.optimizer if name == "critic" else policy.optimizer
+        getattr(policy, f"{name}_target").load_state_dict(untrained.state_dict())
+    # Its running means belong to the gradients of the old values.
     optimiser.state.clear()
 
 
@@ -301,10 +328,11 @@ def reset_values(model: OnPolicyAlgorithm, untrained: OnPolicyAlgorithm) -> None
     Raises:
         BadInput: see `value_weights`.
     """
-    fresh, parameters = untrained.policy.state_dict(), dict(model.policy.named_parameters())
+    weights = untrained.policy.state_dict()
+    parameters = dict(model.policy.named_parameters())
     for name in value_weights(model):
         with torch.no_grad():
-            parameters[name].copy_(fresh[name])
+            parameters[name].copy_(weights[name])
         model.policy.optimizer.state.pop(parameters[name], None)
 
 
@@ -342,25 +370,28 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
         BadInput: it cannot be imported, or is no algorithm of the learner's kind.
     """
     name: str = getattr(learner, "algorithm", "")
+    # `DQN` is short for `stable_baselines3.DQN`; any other name is that of a module and a class in it.
     module_name, _, class_name = _KNOWN.get(name, name).rpartition(".")
     if not module_name:
-        stated = f"is '{name}'" if name else "is not stated"
-        raise BadInput(f"learner.algorithm {stated}; say DQN, SAC, PPO, or a class such as sb3_contrib.TQC")
+        what = f"is '{name}'" if name else "is not stated"
+        raise BadInput(f"learner.algorithm {what}; say DQN, SAC, PPO, or a class such as sb3_contrib.TQC")
     if module_name.split(".")[0] not in KNOWN_PACKAGES:  # or a stranger's file could stand in for a missing package
         search_it_last()
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
+        algorithm = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError) as error:
-        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and missing == module_name.split(".")[0]:
-            wheel = wheel_of(missing)
+        package = module_name.split(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            wheel = wheel_of(package)
             raise BadInput(f"learner '{name}' needs a package that is not installed: pip install {wheel}") from error
-        reason = f" ({error})" if isinstance(error, ImportError) else f": '{module_name}' has no class '{class_name}'"
+        reason = f": '{module_name}' has no class '{class_name}'"
+        if isinstance(error, ImportError):
+            reason = f" ({error})"
         message = f"there is no learner '{name}'{reason}; say DQN, SAC, PPO, or a class such as sb3_contrib.TQC"
         raise BadInput(message) from error
     # Looked at before anything is called: a recipe can name any class.
-    is_on_policy = isinstance(found, type) and issubclass(found, OnPolicyAlgorithm)
-    is_off_policy = isinstance(found, type) and issubclass(found, OffPolicyAlgorithm)
+    is_on_policy = isinstance(algorithm, type) and issubclass(algorithm, OnPolicyAlgorithm)
+    is_off_policy = isinstance(algorithm, type) and issubclass(algorithm, OffPolicyAlgorithm)
     if isinstance(learner, OnPolicyLearner):
         if not is_on_policy:
             hint = "; leave out learner.on_policy" if is_off_policy else ""
@@ -368,10 +399,11 @@ def algorithm_class(learner: OffPolicyLearner | OnPolicyLearner) -> type[BaseAlg
     elif not is_off_policy:
         hint = "; it learns on-policy: add learner.on_policy=true" if is_on_policy else ""
         raise BadInput(f"'{name}' is no off-policy algorithm of Stable-Baselines3, nor a subclass of one{hint}")
-    return found  # type: ignore[no-any-return]
+    return algorithm  # type: ignore[no-any-return]
 
 
-def _arguments(learner: OffPolicyLearner, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
+def _off_policy_arguments(learner: OffPolicyLearner, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
+    """Arguments of an off-policy algorithm, by SB3's names, from the recipe's."""
     arguments: dict[str, Any] = {
         "learning_rate": _schedule(learner),
         "buffer_size": learner.buffer_size,
@@ -393,6 +425,7 @@ def _arguments(learner: OffPolicyLearner, space: spaces.Space[Any] | None = None
 
 
 def _on_policy_arguments(learner: OnPolicyLearner, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
+    """Arguments of an on-policy algorithm, by SB3's names, from the recipe's."""
     arguments: dict[str, Any] = {
         "learning_rate": _schedule(learner),
         "n_steps": learner.chunk,
@@ -415,7 +448,10 @@ def _on_policy_arguments(learner: OnPolicyLearner, space: spaces.Space[Any] | No
 
 
 def _extractor(space: spaces.Space[Any] | None, standardises: bool) -> dict[str, Any]:
-    """Arguments of a policy that say how observations are read, where SB3's own way is not ours."""
+    """Arguments of a policy that say how observations are read, where SB3's own way is not ours.
+
+    Observations are standardised in the policy's features extractor, not by `VecNormalize` around the environments.
+    """
     if isinstance(space, spaces.Dict):
         return {"features_extractor_class": ReadParts, "features_extractor_kwargs": {"standardises": standardises}}
     if standardises and isinstance(space, spaces.Box) and not is_picture(space):

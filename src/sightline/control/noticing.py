@@ -16,7 +16,8 @@ from sightline.models.device import random_states_kept
 from sightline.rewards.base import Clip
 from sightline.rewards.config import RewardSetup
 
-PICTURES, REWARD = "nothing can be learned from these pictures", "nothing can be learned from this reward"
+PICTURES = "nothing can be learned from these pictures"
+REWARD = "nothing can be learned from this reward"
 """First words of warnings; each is given once."""
 
 
@@ -28,8 +29,9 @@ def noticed_in(env: gymnasium.Env[Any, Any], recipe: ControlRecipe, reward: Rewa
     Args:
         env: of the recipe, just made; it is left open.
     """
-    # What the user wants in processes of its own may not bear to be stepped in this one.
-    steps = 0 if recipe.workers == "processes" else STEPS
+    steps = STEPS
+    if recipe.workers == "processes":
+        steps = 0  # what the user wants in processes of its own may not bear to be stepped in this one
     with random_states_kept():
         try:
             return tuple(_warnings(probe(env, reward.frames, steps), recipe, reward))
@@ -61,7 +63,9 @@ def constant_reward(when: str) -> str:
 
 def pays_nothing(when: str, states_success: bool) -> str:
     """Complaint that an environment's own reward, which is to be learned from, is 0."""
-    success = "reward.kind=success" if states_success else "success_from=KEY reward.kind=success"
+    success = "reward.kind=success"
+    if not states_success:
+        success = f"success_from=KEY {success}"
     return (
         f"the environment's own reward was 0 in {when}; if it always is, pay with {success} or a sentence "
         "(reward.kind=zero_shot goal=…)"
@@ -76,9 +80,11 @@ class RunWatch:
     """
 
     def __init__(self, reward: RewardSetup) -> None:
-        self._reads_pictures, self._has_encoder = "frames" in reward.model.needs, reward.encoder is not None
+        self._reads_pictures = "frames" in reward.model.needs
+        self._has_encoder = reward.encoder is not None
         self._pictures = PictureWatch()
-        self._lowest, self._highest = np.inf, -np.inf
+        self._lowest = np.inf
+        self._highest = -np.inf
 
     def see(self, clip: Clip) -> None:
         """Look at the pictures of a chunk."""
@@ -87,9 +93,10 @@ class RunWatch:
         for step, pictures in enumerate(np.asarray(clip.frames)):
             if self._pictures.is_content:
                 break
-            # Observations of several parts are in no clip: that they move is taken for granted.
-            observed = self._pictures.steps if clip.states is None else clip.states[step]
-            self._pictures.see(pictures, observed, clip.first[step])
+            observations: Any = self._pictures.steps
+            if clip.states is not None:  # those of several parts are in no clip: that they move is taken for granted
+                observations = clip.states[step]
+            self._pictures.see(pictures, observations, clip.first[step])
 
     def see_rewards(self, rewards: np.ndarray) -> None:
         """Look at the rewards of a chunk, [T, N]."""
@@ -103,15 +110,23 @@ class RunWatch:
         A reward that is not read from pictures only counts if it was always 0: from others, such as 1 for every step,
         the lengths of episodes are learned.
         """
-        same = self._highest - self._lowest <= NOISE and (self._has_encoder or self._highest == self._lowest == 0)
-        return ["pictures"] * (self._pictures.flaw is not None) + ["reward"] * bool(same)
+        constant = []
+        if self._pictures.flaw is not None:
+            constant.append("pictures")
+        # Embeddings of equal pictures differ by rounding errors, by the batch that they are computed in.
+        is_same = self._highest - self._lowest <= NOISE
+        is_zero = self._highest == self._lowest == 0
+        if is_same and (self._has_encoder or is_zero):
+            constant.append("reward")
+        return constant
 
     def complaints(self) -> Iterator[str]:
         """Warnings, one line each."""
         if self._pictures.trouble is not None:
             yield f"{PICTURES}: {self._pictures.trouble}"
         elif self._has_encoder and "reward" in self.constant:
-            yield constant_reward(f"the first {self._pictures.steps} steps" if self._pictures.steps else "all steps")
+            steps = self._pictures.steps
+            yield constant_reward(f"the first {steps} steps" if steps else "all steps")
 
 
 def _is_constant(reward: RewardSetup, pictures: np.ndarray) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config.learners import OffPolicyLearner
 from sightline.config.loading import for_control
-from sightline.control.building import ControlSetup
+from sightline.control.control_setup import ControlSetup
 from sightline.control.learners import build_learner, name_of_values, reset_critic
 from sightline.control.relabelling import relabel
 from sightline.control.reward_worker import RewardWorker
@@ -65,7 +66,9 @@ class OffPolicyTrainer(ControlTrainer):
         A turn of the loop is what it is otherwise, but for collecting: a chunk's steps are counted (by which SB3 times
         target networks and schedules), then the learner makes its updates.
         """
-        recipe, model = self.setup.recipe, self.model
+        recipe = self.setup.recipe
+        model = self.model
+        buffer = buffer_of(model)
         # SB3's own loop cannot do without stepping the environment, so its parts are called one by one.
         if remaining > 0:
             total = begin_learning(model, remaining)
@@ -75,7 +78,7 @@ class OffPolicyTrainer(ControlTrainer):
             for _ in range(recipe.learner.chunk):
                 count_vector_step(model, recipe.envs, total)
             model.train(gradient_steps=self._learner.gradient_steps, batch_size=model.batch_size)
-            self._report_chunk(buffer_of(model).rewards[buffer_of(model).filled_rows()])
+            self._report_chunk(buffer.rewards[buffer.filled_rows()])
 
     def end_of_chunk(self) -> None:
         """Embed the chunk that was just collected; commit the rewards of the one before."""
@@ -102,6 +105,7 @@ class OffPolicyTrainer(ControlTrainer):
             relabel(buffer_of(self.model), self._reward)
             metrics["time/relabelling"] = time.monotonic() - began
         if update.reset_critic:
+            # Its values are sums of rewards of another scale and meaning; the policy is still worth something.
             reset_critic(self.model)
         if update.updates:
             self.model.train(gradient_steps=update.updates, batch_size=self.model.batch_size)
@@ -111,44 +115,54 @@ class OffPolicyTrainer(ControlTrainer):
 
     def start(self) -> None:
         """Begin with an untrained learner, and a filled replay buffer if the recipe names a run to take it from."""
-        self.model = model = self._untrained()
+        self.model = self._untrained()
         if self.setup.recipe.replay is not None:
-            buffer = buffer_of(model)
-            source, recipe = open_run(Path(self.setup.recipe.replay)), self.setup.recipe
-            had = for_control(source.recipe())
-            # Code that this run's own recipe names was imported already, and may be for its source.
-            agreed = ["env"] if had.env == recipe.env else []
-            agreed += ["learner.algorithm"] if had.learner.algorithm == recipe.learner.algorithm else []
-            buffer.copy_from(buffer_of(latest_learner(source, stated=agreed)))
-            relabel(buffer, self.setup.reward_model)
+            self._copy_replay(self.setup.recipe.replay)
         self._make_scorer()
         if isinstance(self._reward, OnlineRewardModel) and self._reward.resets_critic:
-            name_of_values(model)  # refused now rather than after exploring
+            name_of_values(self.model)  # refused now rather than after exploring
+
+    def _copy_replay(self, folder: str) -> None:
+        """Fill the replay buffer with the stored transitions of another run, under this run's reward."""
+        recipe = self.setup.recipe
+        source = open_run(Path(folder))
+        source_recipe = for_control(source.recipe())
+        # Code that this run's own recipe names was imported already, and may be for its source.
+        agreed = []
+        if source_recipe.env == recipe.env:
+            agreed.append("env")
+        if source_recipe.learner.algorithm == recipe.learner.algorithm:
+            agreed.append("learner.algorithm")
+        buffer = buffer_of(self.model)
+        buffer.copy_from(buffer_of(latest_learner(source, stated=agreed)))
+        relabel(buffer, self.setup.reward_model)
 
     def _untrained(self) -> OffPolicyAlgorithm:
-        return build_learner(self.setup.recipe, self._env, *self._kept_of_a_state())
+        shape, dtype = self._stored_features()
+        return build_learner(self.setup.recipe, self._env, shape, dtype)
 
-    def _kept_of_a_state(self) -> tuple[tuple[int, ...] | None, Any]:
-        """Shape and dtype of the features that the replay buffer keeps beside each transition, for relabelling."""
+    def _stored_features(self) -> tuple[tuple[int, ...] | None, Any]:
+        """Shape and dtype of the features that the replay buffer keeps beside each transition, for relabelling; no
+        shape for a reward model that needs none."""
         model = self.setup.reward_model
         if not model.keeps_features:
             return None, np.float16
         # One blank state through the model tells both, whatever the encoder or network is.
         envs = self._env.envs
+        clip = Clip(np.ones((1, 1), bool), env_reward=np.zeros((1, 1), np.float32))
+        if "frames" in model.needs:
+            clip = replace(clip, frames=np.zeros((1, 1, *envs.frame_shape), np.uint8))
         states = blank(envs.state_space, (1, 1))
-        clip = Clip(
-            np.ones((1, 1), bool),
-            frames=np.zeros((1, 1, *envs.frame_shape), np.uint8) if "frames" in model.needs else None,
-            states=states if "states" in model.needs and isinstance(states, np.ndarray) else None,
-            env_reward=np.zeros((1, 1), np.float32),
-        )
+        if "states" in model.needs and isinstance(states, np.ndarray):
+            clip = replace(clip, states=states)
         features = RewardStream(model).embed(clip)
         return features.shape[2:], model.feature_dtype or features.dtype
 
     def _make_scorer(self) -> None:
         """Make the reward model and its worker, for the learner that was just built."""
         buffer = buffer_of(self.model)
-        self._reward = self._online_reward(buffer.visited if isinstance(buffer.observations, np.ndarray) else None)
+        is_one_array = isinstance(buffer.observations, np.ndarray)
+        self._reward = self._online_reward(buffer.visited if is_one_array else None)
         self._scorer = RewardWorker(buffer, self._reward)
         self._open.callback(self._scorer.close)
         if isinstance(self._reward, OnlineRewardModel):
@@ -159,12 +173,12 @@ class OffPolicyTrainer(ControlTrainer):
         self._make_scorer()
         buffer = buffer_of(self.model)
 
-        def take_over(kept: Mapping[str, Any]) -> None:
-            buffer.restore(kept["replay"], self.session.archives["transitions"])
-            self._scorer.restore(kept["rewards"])
+        def take_over(state: Mapping[str, Any]) -> None:
+            buffer.restore(state["replay"], self.session.archives["transitions"])
+            self._scorer.restore(state["rewards"])
 
-        same, self._random_state = self._restore(folder, take_over)
-        if not same:
+        repeats, self._random_state = self._restore(folder, take_over)
+        if not repeats:
             buffer.end_episodes()
 
     def save(self, folder: Path | None) -> None:

@@ -65,13 +65,15 @@ class OfflineLabels:
 class LabellingStopped(Stopped):
     """Raised when asking has stopped on request; what was answered by then is in the store."""
 
-    def __init__(self, signal_number: int, recorded: int, asked: int, store: Path) -> None:
+    def __init__(self, signal_number: int, recorded: int, questions: int, store: Path) -> None:
         super().__init__(signal_number, None)
-        self._recorded, self._asked, self._store = recorded, asked, store
+        self._recorded = recorded
+        self._questions = questions
+        self._store = store
 
     @property
     def saved(self) -> str:
-        return f"{self._recorded} of {self._asked} answers are in {self._store}"
+        return f"{self._recorded} of {self._questions} answers are in {self._store}"
 
     @property
     def advice(self) -> str:
@@ -115,27 +117,33 @@ def label_offline(
         LabellingStopped: a signal asked for it.
     """
     if RunFolder(path).recipe_file.is_file():
-        RunFolder(path).trusted_recipe(trust, sorted(_stated(overrides)))  # before anything of it is opened
+        RunFolder(path).trusted_recipe(trust, sorted(_stated_keys(overrides)))  # before anything of it is opened
     folder = _folder(path, overrides)
     labels = _labels(folder)
     plan = _plan(path, overrides, labels, folder, count, fresh or not labels, trust)
+    recipe = plan.recipe
+    config = plan.config
+    # A teacher that needs no store is reached before one is opened, so that a refusal makes none.
     warnings: list[str] = []
-    wanted = TeacherContext(
-        plan.recipe.goal, plan.recipe.baseline, plan.recipe.seed, plan.config.device, None, warnings.append
-    )
-    reached = plan.config.teacher.build(wanted)
-    if reached is not None and plan.questions:
-        reached.check_frames(plan.questions[0].segments[0].frames[0], warnings.append)
+    context = TeacherContext(recipe.goal, recipe.baseline, recipe.seed, config.device, None, warnings.append)
+    ready_teacher = config.teacher.build(context)
+    if ready_teacher is not None and plan.questions:
+        first_frame = plan.questions[0].segments[0].frames[0]
+        ready_teacher.check_frames(first_frame, warnings.append)
     run = f"label run {datetime.now(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}"
     with LabelStore(folder) as store, show(len(plan.questions)) as progress:
         for warning in warnings:
             progress.say(f"warning: {warning}")
-        teacher = reached or plan.config.teacher.in_run(
+        teacher = ready_teacher or config.teacher.in_run(
             TeacherRunContext(store, lambda: labelling.context, progress.say)
         )
         teacher.say = progress.say
         labelling = BackgroundLabeller(
-            *(teacher, store, plan.config.budget, run, plan.recipe.env),
+            teacher,
+            store,
+            config.budget,
+            run,
+            recipe.env,
             arrived=lambda arrived: progress.update(arrived, {}),
             origin=plan.origin,
         )
@@ -157,10 +165,10 @@ def label_offline(
 def _folder(path: Path, overrides: Sequence[str]) -> Path:
     """The folder of the store to write to, which may not be there yet."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        if "env" not in _stated(overrides):
+        if "env" not in _stated_keys(overrides):
             raise BadInput(f"there are no labels in '{path}'; say env=… to ask about random play of an environment")
         return path
-    return existing_store(path, trust=True)  # looked at before
+    return existing_store(path, trust=True)  # `label_offline` has checked it
 
 
 def _labels(folder: Path) -> list[StoredLabel]:
@@ -170,7 +178,7 @@ def _labels(folder: Path) -> list[StoredLabel]:
         return store.labels()
 
 
-def _stated(overrides: Sequence[str]) -> set[str]:
+def _stated_keys(overrides: Sequence[str]) -> set[str]:
     return {override.partition("=")[0] for override in overrides}
 
 
@@ -180,21 +188,22 @@ def _stated(overrides: Sequence[str]) -> set[str]:
 def _plan(
     path: Path, overrides: Sequence[str], labels: list[StoredLabel], folder: Path, count: int, fresh: bool, trust: bool
 ) -> _Plan:
-    own = for_control(RunFolder(path).recipe()) if RunFolder(path).recipe_file.is_file() else None
+    stated = _stated_keys(overrides)
+    own: ControlRecipe | None = None
+    if RunFolder(path).recipe_file.is_file():
+        own = for_control(RunFolder(path).recipe())
     recipe = _recipe(path, own, overrides, labels)
     if not trust:
         check_plain(path)
-        check_trusted(recipe, path, [*_stated(overrides)])
+        check_trusted(recipe, path, [*stated])
     config = recipe.reward.teaching
     if config is None:
         raise BadInput(f"reward.kind={recipe.reward.kind} asks nobody; say reward.kind=learned")
     # What the user says of questions bounds this call as well; what a run's recipe says of its own rounds does not.
-    stated = _stated(overrides)
     if stated & {"reward", "reward.questions"} and "questions" in config.model_fields_set:
         count = min(count, config.questions)
-    if stated & {"reward", "reward.budget", "reward.budget.questions"} and (
-        "questions" in config.budget.model_fields_set
-    ):
+    states_budget = stated & {"reward", "reward.budget", "reward.budget.questions"}
+    if states_budget and "questions" in config.budget.model_fields_set:
         count = min(count, config.budget.questions)
     origin = {PLAY: _play(recipe, config, count)}
     # The same command as before, which was cut off: it goes on with its questions, though some have labels by now.
@@ -205,42 +214,44 @@ def _plan(
         config = recipe.reward.teaching
         assert config is not None, "completing changes no kinds"
         return _Plan(recipe, config, fresh_questions(recipe, config, count), True, origin)
-    chosen = _asked_before(labels, recipe, config, own, stated, folder)
-    recipe = _with_the_words_of(chosen[0], recipe, config, own, stated)
+    earlier_labels = _labels_to_ask_again(labels, recipe, config, own, stated, folder)
+    recipe = _with_the_words_of(earlier_labels[0], recipe, config, own, stated)
     with LabelStore(folder, read_only=True) as store:
-        questions = _distinct(chosen, store, count)
+        questions = _distinct_questions(earlier_labels, store, count)
     return _Plan(recipe, config, questions, False, {})
 
 
 def _play(recipe: ControlRecipe, config: LearnedConfig, count: int) -> str:
     """Hexadecimal SHA-256 of all that questions about random play depend on."""
     document = recipe.model_dump(mode="json")
-    depends_on = [document[key] for key in ("env", "env_options", "training_options", "episode_steps", "goal", "seed")]
-    about = [config.feedback.model_dump(mode="json"), config.segment, config.shown_size(None), count]
-    return hashlib.sha256(json.dumps(depends_on + about, sort_keys=True).encode()).hexdigest()
+    keys = ("env", "env_options", "training_options", "episode_steps", "goal", "seed")
+    play = [document[key] for key in keys]
+    questions = [config.feedback.model_dump(mode="json"), config.segment, config.shown_size(None), count]
+    return hashlib.sha256(json.dumps(play + questions, sort_keys=True).encode()).hexdigest()
 
 
 def _recipe(
     path: Path, own: ControlRecipe | None, overrides: Sequence[str], labels: list[StoredLabel]
 ) -> ControlRecipe:
     """The run's own recipe, or one for the environment that a store's labels are of; with what the user says."""
-    before = list(overrides)
-    if "reward.kind" not in _stated(overrides):
+    stated = _stated_keys(overrides)
+    teaching_overrides = list(overrides)
+    if "reward.kind" not in stated:
         # How answers would come in during training says nothing here, nor may it be refused.
-        before = ["reward.lag=false", *before]
+        teaching_overrides = ["reward.lag=false", *teaching_overrides]
     if own is not None:
-        known = overrides if own.reward.teaching is None else before
-        return for_control(load_recipe(RunFolder(path).document(), known, own=False))
-    tasks = sorted({label.context.task for label in labels})
-    if "env" not in _stated(overrides):
+        own_overrides = overrides if own.reward.teaching is None else teaching_overrides
+        return for_control(load_recipe(RunFolder(path).document(), own_overrides, own=False))
+    if "env" not in stated:
+        tasks = sorted({label.context.task for label in labels})
         if len(tasks) != 1:
             which = f"are of {', '.join(tasks)}" if tasks else "are none"
             raise BadInput(f"the labels in '{path}' {which}; say env=…")
-        before = [f"env={tasks[0]}", *before]
-    return for_control(load_recipe(None, ["reward.kind=learned", *before]))
+        teaching_overrides = [f"env={tasks[0]}", *teaching_overrides]
+    return for_control(load_recipe(None, ["reward.kind=learned", *teaching_overrides]))
 
 
-def _asked_before(
+def _labels_to_ask_again(
     labels: list[StoredLabel],
     recipe: ControlRecipe,
     config: LearnedConfig,
@@ -253,30 +264,31 @@ def _asked_before(
     Raises:
         BadInput: there are none of that environment or kind, or in those words, or on that number of levels.
     """
-    kind, what = config.feedback.question, config.feedback.noun
-    found = [label for label in labels if label.context.task == recipe.env]
-    if not found:
+    noun = config.feedback.noun
+    of_env = [label for label in labels if label.context.task == recipe.env]
+    if not of_env:
         tasks = ", ".join(sorted({f"'{label.context.task}'" for label in labels}))
         raise BadInput(
             f"the labels in '{folder}' are of {tasks}, not of '{recipe.env}'; add --fresh to ask about its random play"
         )
-    found = [label for label in found if label.kind == kind]
-    if not found:
-        raise BadInput(f"there are no {what} in '{folder}' yet; add --fresh to ask about random play")
-    goals = list(dict.fromkeys(label.goal for label in found))
+    of_kind = [label for label in of_env if label.kind == config.feedback.question]
+    if not of_kind:
+        raise BadInput(f"there are no {noun} in '{folder}' yet; add --fresh to ask about random play")
+    goals = list(dict.fromkeys(label.goal for label in of_kind))
     if "goal" in stated and recipe.goal not in goals:
-        raise BadInput(_differ(what, "goal", goals[0]))
+        raise BadInput(_other_words(noun, "goal", goals[0]))
+    fitting = of_kind
     if "goal" in stated or (own is not None and own.goal in goals):
-        found = [label for label in found if label.goal == recipe.goal]
+        fitting = [label for label in of_kind if label.goal == recipe.goal]
     elif config.teacher.judges_by_own_words and len(goals) > 1:
         listed = ", ".join(f"'{_in_words(goal)}'" for goal in goals)
-        raise BadInput(f"these {what} were asked with several goals, {listed}; say which: goal=…")
+        raise BadInput(f"these {noun} were asked with several goals, {listed}; say which: goal=…")
     if "reward.feedback.levels" in stated:
-        levels = found[0].levels
-        found = [label for label in found if label.levels == config.feedback.question_levels]
-        if not found:
-            raise BadInput(f"these {what} were asked on {levels} levels; add --fresh to ask about new ones on others")
-    return found
+        levels = fitting[0].levels
+        fitting = [label for label in fitting if label.levels == config.feedback.question_levels]
+        if not fitting:
+            raise BadInput(f"these {noun} were asked on {levels} levels; add --fresh to ask about new ones on others")
+    return fitting
 
 
 def _with_the_words_of(
@@ -293,7 +305,7 @@ def _with_the_words_of(
     elif task.goal == label.goal:
         baseline = task.baseline
     if "baseline" in stated and baseline is not None and recipe.baseline != baseline:
-        raise BadInput(_differ(config.feedback.noun, "baseline", baseline))
+        raise BadInput(_other_words(config.feedback.noun, "baseline", baseline))
     if baseline is None:
         baseline = recipe.baseline if "baseline" in stated else ()
     words = {"goal": list(label.goal), "baseline": list(baseline)}
@@ -305,24 +317,26 @@ def _with_the_words_of(
     return for_control(validate_recipe(recipe.model_dump(mode="json") | words))
 
 
-def _differ(what: str, which: str, words: tuple[str, ...]) -> str:
-    said = f"{which} '{_in_words(words)}'" if words else f"no {which}"
-    return f"these {what} were asked with {said}; add --fresh to ask about new ones with other words"
+def _other_words(noun: str, key: str, words: tuple[str, ...]) -> str:
+    """Complaint that questions were asked with other words than the user's."""
+    before = f"{key} '{_in_words(words)}'" if words else f"no {key}"
+    return f"these {noun} were asked with {before}; add --fresh to ask about new ones with other words"
 
 
 def _in_words(sentences: tuple[str, ...]) -> str:
     return " / ".join(" ".join(sentence.split()) for sentence in sentences)
 
 
-def _distinct(labels: list[StoredLabel], store: LabelStore, count: int) -> list[Question]:
+def _distinct_questions(labels: list[StoredLabel], store: LabelStore, count: int) -> list[Question]:
     """Each question once, oldest first, at most `count`."""
-    seen: dict[object, StoredLabel] = {}
+    distinct: dict[object, StoredLabel] = {}
     for label in labels:
-        seen.setdefault((label.segments, label.goal, label.levels), label)
-    return [
-        Question(label.kind, tuple(store.segment(digest) for digest in label.segments), label.goal, label.levels)
-        for label in list(seen.values())[:count]
-    ]
+        distinct.setdefault((label.segments, label.goal, label.levels), label)
+    questions = []
+    for label in list(distinct.values())[:count]:
+        segments = tuple(store.segment(digest) for digest in label.segments)
+        questions.append(Question(label.kind, segments, label.goal, label.levels))
+    return questions
 
 
 def fresh_questions(recipe: ControlRecipe, config: LearnedConfig, count: int) -> list[Question]:
@@ -332,19 +346,25 @@ def fresh_questions(recipe: ControlRecipe, config: LearnedConfig, count: int) ->
         BadInput: the play shows too few different frames.
     """
     rng = np.random.default_rng(recipe.seed)
+    # Twice as many segments as questions, so that no two pairs need share one.
     segments = _random_play(recipe, config, 2 * count, rng)
     pool = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
+    # int[Q, 2] or int[Q, 1]: the numbers of each question's segments.
     if config.feedback.question == "compare":
-        chosen = choose_pairs("uniform", count, pool, rng)
+        numbers = choose_pairs("uniform", count, pool, rng)
     else:
-        chosen = choose_singles(count, pool, rng)[:, None]
-    if len(chosen) < count:
-        raise BadInput(f"random play of '{recipe.env}' gives only {len(chosen)} different questions; ask fewer")
-    kind, levels = config.feedback.question, config.feedback.question_levels
-    return [Question(kind, tuple(segments[i] for i in places), recipe.goal, levels) for places in chosen]
+        numbers = choose_singles(count, pool, rng)[:, None]
+    if len(numbers) < count:
+        raise BadInput(f"random play of '{recipe.env}' gives only {len(numbers)} different questions; ask fewer")
+    questions = []
+    for segment_numbers in numbers:
+        of_question = tuple(segments[number] for number in segment_numbers)
+        questions.append(Question(config.feedback.question, of_question, recipe.goal, config.feedback.question_levels))
+    return questions
 
 
 def _random_play(recipe: ControlRecipe, config: LearnedConfig, count: int, rng: np.random.Generator) -> list[Segment]:
+    """Segments of random actions, with the environment's own rewards."""
     make = env_maker(recipe, config.shown_size(None))
     envs = FrameVectorEnv(make, ENVS, episode_seeds(recipe.seed), frames=True)
     length = config.segment
@@ -353,17 +373,22 @@ def _random_play(recipe: ControlRecipe, config: LearnedConfig, count: int, rng: 
         envs.reset()
         segments: list[Segment] = []
         while len(segments) < count:
-            frames, rewards, ended = [], [], []
+            frames = []
+            rewards = []
+            ended = []
             for _ in range(STEPS_PER_SEGMENT * length):
-                step = envs.step(np.stack([envs.action_space.sample() for _ in range(ENVS)]))
-                assert step.frames is not None, "asked for"
+                actions = np.stack([envs.action_space.sample() for _ in range(ENVS)])
+                step = envs.step(actions)
+                assert step.frames is not None, "they are rendered at every step"
                 frames.append(step.frames.copy())
                 rewards.append(step.rewards)
                 ended.append(step.ended)
+            # A few segments of this stretch of play, at random places, none across the end of an episode.
             for start, env in whole_segments(np.stack(ended), length, ENVS // 2, rng):
-                shown = np.stack([frames[t][env] for t in range(start, start + length)])
-                earned = np.array([rewards[t][env] for t in range(start, start + length)], np.float32)
-                segments.append(Segment(shown, earned))
+                steps = range(start, start + length)
+                segment_frames = np.stack([frames[step_number][env] for step_number in steps])
+                segment_rewards = np.array([rewards[step_number][env] for step_number in steps], np.float32)
+                segments.append(Segment(segment_frames, segment_rewards))
         return segments[:count]
     finally:
         envs.close()

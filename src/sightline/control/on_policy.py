@@ -27,8 +27,8 @@ from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
 
 from sightline.config.learners import OnPolicyLearner
-from sightline.control.building import ControlSetup
 from sightline.control.collection import Chunk
+from sightline.control.control_setup import ControlSetup
 from sightline.control.learners import build_on_policy_learner, reset_values, value_weights
 from sightline.control.sb3 import (
     advance_schedules,
@@ -60,8 +60,10 @@ class OnPolicyTrainer(ControlTrainer):
     def __init__(self, setup: ControlSetup, session: RunSession) -> None:
         learner = setup.recipe.learner
         assert isinstance(learner, OnPolicyLearner)
-        super().__init__(setup, session, learner.frames_every, kept_chunks=1)
-        self._standardises, self._action_cost = learner.standardise_rewards, learner.action_cost
+        super().__init__(setup, session, learner.frames_every, chunks_of_frames=1)
+        # Not by SB3's `VecNormalize`; see `control/standardisation.py`.
+        self._standardises_rewards = learner.standardise_rewards
+        self._action_cost = learner.action_cost
         self._scale = RewardScale()
         self._visited = NewestStates(max(AMONG, learner.chunk * setup.recipe.envs))
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
@@ -70,9 +72,10 @@ class OnPolicyTrainer(ControlTrainer):
     def learn(self) -> None:
         while self.step < self.setup.recipe.steps:
             self.between_chunks()
-            chunk, features, cut_off = self._collect()
+            chunk, features, truncated_states = self._collect()
+            # Rewards come before the update here, so that an on-policy learner learns from the chunk it has collected.
             rewards = self._score(chunk, features)
-            self._fill_returns(chunk, rewards, cut_off)
+            self._fill_returns(chunk, rewards, truncated_states)
             advance_schedules(self.model, self.step, self.setup.recipe.steps)
             self.model.train()
             self._standardise_observations()
@@ -83,95 +86,116 @@ class OnPolicyTrainer(ControlTrainer):
         """Step the environments through a chunk with the policy; the rollout buffer has all of it but rewards.
 
         Returns:
-            The chunk, the features [S, N, …] of its scored steps, and the last states of episodes that a time limit
-            cut off, in order of time.
+            The chunk, the features [S, N, …] of its scored steps, and the last states of truncated episodes, which a
+            time limit cut off, in order of time.
 
         Raises:
             Stopped: a stop was asked for long ago; the chunk is lost.
         """
-        model, policy, buffer = self.model, self.model.policy, self.model.rollout_buffer
+        model = self.model
+        policy = model.policy
+        buffer = model.rollout_buffer
         policy.set_training_mode(False)
         buffer.reset()
-        parts: list[Future[np.ndarray]] = []
-        cut_off: list[Observations] = []
+        features: list[Future[np.ndarray]] = []
+        truncated_states: list[Observations] = []
         submitted = 0
         for step in range(model.n_steps):
-            # State-dependent exploration keeps its noise for `sde_sample_freq` steps, or for the whole chunk.
-            if model.use_sde and (step == 0 or (model.sde_sample_freq > 0 and step % model.sde_sample_freq == 0)):
+            if self._is_noise_due(step):
                 policy.reset_noise(model.n_envs)
-            seen: Any = last_observations(model)
+            observations: Any = last_observations(model)
             with torch.no_grad():
-                actions, values, log_probs = policy(obs_as_tensor(seen, model.device))
-            taken = actions.cpu().numpy()
-            done = self._env.collect(self._within_bounds(taken))
+                action_tensor, values, log_probs = policy(obs_as_tensor(observations, model.device))
+            # The buffer keeps the actions that were drawn, whose probabilities are known; the environment gets them
+            # within its bounds.
+            actions = action_tensor.cpu().numpy()
+            transitions = self._env.collect(self._within_bounds(actions))
             # Rewards are still to come; with NaN no update can go without them unnoticed.
-            unknown = np.full(model.n_envs, np.nan, np.float32)
-            buffer.add(seen, taken, unknown, episode_starts(model), values, log_probs)
-            set_last_observations(model, done.states)
-            set_episode_starts(model, done.ended)
-            truncated = done.ended & ~done.terminated
-            cut_off += [picked(done.final_states, truncated)] if truncated.any() else []
+            unknown_rewards = np.full(model.n_envs, np.nan, np.float32)
+            buffer.add(observations, actions, unknown_rewards, episode_starts(model), values, log_probs)
+            set_last_observations(model, transitions.states)
+            set_episode_starts(model, transitions.ended)
+            # After an episode's end `states` begin the next one; its own last states are needed to bootstrap from.
+            truncated = transitions.ended & ~transitions.terminated
+            if truncated.any():
+                truncated_states.append(picked(transitions.final_states, truncated))
             model.num_timesteps += model.n_envs
             # The encoder works on these frames while the simulation makes the next ones.
             scored = self._env.scored
-            if (scored - submitted) * model.n_envs >= PART or (step == model.n_steps - 1 and scored > submitted):
-                parts.append(self._worker.submit(self._stream.embed, self._env.newest(submitted)))
+            is_last = step == model.n_steps - 1
+            if (scored - submitted) * model.n_envs >= PART or (is_last and scored > submitted):
+                features.append(self._worker.submit(self._stream.embed, self._env.newest(submitted)))
                 submitted = scored
             self.session.give_up_if_overdue()
-        return self._env.take_chunk(), np.concatenate([awaited(part) for part in parts]), cut_off
+        chunk = self._env.take_chunk()
+        return chunk, np.concatenate([awaited(part) for part in features]), truncated_states
+
+    def _is_noise_due(self, step: int) -> bool:
+        """Whether state-dependent exploration draws its noise anew before a step of the chunk: every `sde_sample_freq`
+        steps, or once a chunk."""
+        every = self.model.sde_sample_freq
+        return self.model.use_sde and (step == 0 or (every > 0 and step % every == 0))
 
     def _within_bounds(self, actions: np.ndarray) -> np.ndarray:
         """The actions that are carried out; what is learned from are those that the policy drew."""
         space = self.model.action_space
         if not isinstance(space, spaces.Box):
             return actions
+        # Squashed policies draw from -1 to 1, to be stretched to the bounds; others from a Gaussian, which has none.
         if self.model.policy.squash_output:
             return np.asarray(self.model.policy.unscale_action(actions))
         return np.asarray(np.clip(actions, space.low, space.high))
 
     def _score(self, chunk: Chunk, features: np.ndarray) -> np.ndarray:
         """float32[T, N]: the rewards of a chunk, as the reward model gives them."""
-        model, clip = self._reward, chunk.clip
+        model = self._reward
+        clip = chunk.clip
+        without_frames = replace(clip, frames=None)
         if self._watch is not None:
             self._watch.see(clip)
-        captured = model.capture(clip) if isinstance(model, OnlineRewardModel) else {}
-        clip = replace(clip, frames=None)
         if isinstance(model, OnlineRewardModel):
+            captured = model.capture(clip)
             if isinstance(chunk.steps.states, np.ndarray):
                 self._visited.add(chunk.steps.states)
-            model.collected(features, clip, captured)
-        return chunk.spread(self._stream.score(features, clip))
+            model.collected(features, without_frames, captured)
+        return chunk.spread(self._stream.score(features, without_frames))
 
-    def _fill_returns(self, chunk: Chunk, rewards: np.ndarray, cut_off: list[Observations]) -> None:
+    def _fill_returns(self, chunk: Chunk, rewards: np.ndarray, truncated_states: list[Observations]) -> None:
         """Complete the rollout buffer: rewards, and from them returns and advantages.
 
         Args:
-            cut_off: see `_collect`.
+            rewards: float32[T, N], as the reward model gives them.
+            truncated_states: see `_collect`.
         """
-        model, steps = self.model, chunk.steps
+        model = self.model
+        steps = chunk.steps
         assert steps.ended is not None and steps.terminated is not None
-        if self._standardises:
+        if self._standardises_rewards:
             rewards = self._scale.standardise(rewards, steps)
         if self._action_cost:
+            # After standardising, so that one cost suits rewards of any scale.
             rewards = rewards - self._action_cost * self._mean_squares(model.rollout_buffer.actions)
         truncated = steps.ended & ~steps.terminated
         # A time limit says nothing about the state: what would have come after it is estimated.
         rewards = rewards.copy()
-        if cut_off:
-            rewards[truncated] += model.gamma * self._values(joined(cut_off)).cpu().numpy().flatten()
+        if truncated_states:
+            values = self._values(joined(truncated_states)).cpu().numpy().flatten()
+            rewards[truncated] += model.gamma * values
         model.rollout_buffer.rewards[:] = rewards
-        values = self._values(last_observations(model))
-        model.rollout_buffer.compute_returns_and_advantage(values, steps.ended[-1])
+        # What comes after the chunk is estimated, too, by the value of the states that it has ended in.
+        last_values = self._values(last_observations(model))
+        model.rollout_buffer.compute_returns_and_advantage(last_values, steps.ended[-1])
 
     def _mean_squares(self, actions: np.ndarray) -> np.ndarray:
         """float32[T, N]: mean squares of actions [T, N, …] as they are carried out, as shares of the greatest."""
         space = self.model.action_space
         assert isinstance(space, spaces.Box)
         greatest = np.maximum(np.abs(space.low), np.abs(space.high))
-        shares = self._within_bounds(actions.reshape(*actions.shape[:2], *space.shape)) / np.where(
-            np.isfinite(greatest), greatest, 1.0
-        )
-        return np.asarray(np.square(shares).reshape(*actions.shape[:2], -1).mean(axis=2), np.float32)
+        scale = np.where(np.isfinite(greatest), greatest, 1.0)
+        steps_and_envs = actions.shape[:2]
+        shares = self._within_bounds(actions.reshape(*steps_and_envs, *space.shape)) / scale
+        squares = np.square(shares).reshape(*steps_and_envs, -1)
+        return np.asarray(squares.mean(axis=2), np.float32)
 
     def _values(self, states: Observations) -> torch.Tensor:
         """float32[M, 1]: the values of states [M, …]."""
@@ -228,13 +252,13 @@ class OnPolicyTrainer(ControlTrainer):
         self.model = self._untrained()
         self._begin()
 
-        def take_over(kept: Mapping[str, Any]) -> None:
-            self._stream.restore(kept["stream"])
-            self._scale.restore(kept["scale"])
-            self._visited.restore(kept["visited"])
+        def take_over(state: Mapping[str, Any]) -> None:
+            self._stream.restore(state["stream"])
+            self._scale.restore(state["scale"])
+            self._visited.restore(state["visited"])
 
-        same, random_state = self._restore(folder, take_over)
-        if not same:
+        repeats, random_state = self._restore(folder, take_over)
+        if not repeats:
             set_episode_starts(self.model, np.ones(self.model.n_envs, bool))
         # Nothing is drawn before the next chunk.
         with restoring(folder):
@@ -261,8 +285,10 @@ class NewestStates:
 
     def add(self, states: np.ndarray) -> None:
         """Take in the states of a chunk, [T, N, …]."""
-        new = states.reshape(-1, *states.shape[2:])
-        self._states = (new if self._states is None else np.concatenate([self._states, new]))[-self._size :].copy()
+        newest = states.reshape(-1, *states.shape[2:])
+        if self._states is not None:
+            newest = np.concatenate([self._states, newest])
+        self._states = newest[-self._size :].copy()
 
     def all(self) -> np.ndarray:
         """[M, …], oldest first."""

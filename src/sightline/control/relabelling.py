@@ -30,10 +30,13 @@ def relabel(buffer: CommittedReplayBuffer, model: RewardModel) -> np.ndarray:
     Returns:
         float32[T, n_envs]: the new rewards of the committed rows, in order of time.
     """
-    rows, stream = buffer.filled_rows(), RewardStream(model)
+    rows = buffer.filled_rows()
+    # A stream carries the steps that windows reach back to from one part to the next.
+    stream = RewardStream(model)
     for start in range(0, len(rows), ROWS_AT_ONCE):
         part = rows[start : start + ROWS_AT_ONCE]
         clip = buffer.clip(part)
+        # Models that read states alone keep no features: the states are in the clip.
         features = stream.embed(clip) if buffer.features is None else buffer.features[part]
         buffer.commit(part, stream.score(features, clip))
     rewards: np.ndarray = buffer.rewards[rows].copy()
@@ -85,12 +88,15 @@ def relabelled_recipe(
     Raises:
         BadInput: the words make no reward, or the run has no reward of words, or names code of its own.
     """
-    # The new run takes over what the folder's recipe names. What it has stored is looked at when the run is built.
+    # The new run takes over what the folder's recipe names. Its stored transitions are looked at when it is built.
     document = run.trusted_recipe(trust, asks=False).model_dump(mode="json")
     model = _reworded(run, goal, baseline, alpha)
     document["reward"] |= {"alpha": alpha}
     document["wandb"] = None  # the new run is the user's, and so would be its project
-    return document | {"goal": list(model.goal), "baseline": list(model.baseline), "replay": str(run.path.resolve())}
+    document["goal"] = list(model.goal)
+    document["baseline"] = list(model.baseline)
+    document["replay"] = str(run.path.resolve())
+    return document
 
 
 def _reworded(

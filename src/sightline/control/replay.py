@@ -59,8 +59,10 @@ class CommittedReplayBuffer(ReplayBuffer):
         BaseBuffer.__init__(self, max(buffer_size // n_envs, 1), observation_space, action_space, device, n_envs)
         if optimize_memory_usage:
             raise ValueError("optimize_memory_usage forgets where episodes were cut off by a time limit; leave it out")
-        self.optimize_memory_usage, self.handle_timeout_termination = False, True
-        self.n_steps, self.gamma = n_steps, gamma
+        self.optimize_memory_usage = False
+        self.handle_timeout_termination = True
+        self.n_steps = n_steps
+        self.gamma = gamma
         # The ring once it is full. Rewards are committed in the order of time, so the rows that wait for theirs are
         # always the newest ones, right before `pos`, where the next row overwrites the oldest:
         #
@@ -70,9 +72,12 @@ class CommittedReplayBuffer(ReplayBuffer):
         #                       │       └ pos: the oldest row, overwritten next; it must not be waiting then
         #                       └ first waiting row
         shape = (self.buffer_size, self.n_envs)
-        self.observations, self.next_observations = blank(observation_space, shape), blank(observation_space, shape)
+        self.observations = blank(observation_space, shape)
+        self.next_observations = blank(observation_space, shape)
         self.actions = np.zeros((*shape, self.action_dim), self._maybe_cast_dtype(action_space.dtype))
-        self.rewards, self.dones, self.timeouts = (np.zeros(shape, np.float32) for _ in range(3))
+        self.rewards = np.zeros(shape, np.float32)
+        self.dones = np.zeros(shape, np.float32)
+        self.timeouts = np.zeros(shape, np.float32)
         self.committed = np.zeros(shape, bool)
         self.true_rewards = np.zeros(shape, np.float32)
         self.features = None if feature_shape is None else np.zeros((*shape, *feature_shape), feature_dtype)
@@ -107,12 +112,18 @@ class CommittedReplayBuffer(ReplayBuffer):
         self.rewards[row] = np.nan
         self.true_rewards[row] = reward
         self._new_rows.append(row)
-        self.rows_added += 1
-        self.pos, self.full = self.rows_added % self.buffer_size, self.rows_added >= self.buffer_size
+        self._set_rows_added(self.rows_added + 1)
+
+    def _set_rows_added(self, count: int) -> None:
+        """Set how many vector steps were stored, and with it SB3's own place and flag in the ring."""
+        self.rows_added = count
+        self.pos = count % self.buffer_size
+        self.full = count >= self.buffer_size
 
     def take_new_rows(self) -> np.ndarray:
         """int[T]: the rows added since the last call, in order of time."""
-        rows, self._new_rows = np.asarray(self._new_rows, dtype=np.int64), []
+        rows = np.asarray(self._new_rows, dtype=np.int64)
+        self._new_rows = []
         return rows
 
     def commit(self, rows: np.ndarray, rewards: np.ndarray, features: np.ndarray | None = None) -> None:
@@ -145,24 +156,28 @@ class CommittedReplayBuffer(ReplayBuffer):
 
     def filled_rows(self) -> np.ndarray:
         """int[T]: rows that hold committed transitions, in order of time."""
-        places = self._places(self.rows_added - self._stored, self.rows_added)
+        places = self._places(self._oldest_row, self.rows_added)
         return np.asarray(places[self.committed[places].all(axis=1)])
 
     def clip(self, rows: np.ndarray) -> Clip:
         """Clip of stored rows that follow each other in time; the first counts as the first of an episode if it is the
         oldest in the ring."""
+        # A step begins an episode where the step before it ended one.
         before = (rows - 1) % self.buffer_size
         first = self.dones[before] > 0
-        first |= (rows == (self.rows_added - self._stored) % self.buffer_size)[:, None]
-        reached = self.next_observations
-        states = None if isinstance(reached, dict) else reached[rows]
+        # What came before the oldest row is overwritten: the place before it holds the newest row.
+        oldest = self._oldest_row % self.buffer_size
+        first |= (rows == oldest)[:, None]
+        states = None
+        if isinstance(self.next_observations, np.ndarray):  # no reward reads observations of several parts
+            states = self.next_observations[rows]
         return Clip(first, states=states, env_reward=self.true_rewards[rows])
 
     def visited(self) -> np.ndarray:
         """All states [M, …] that were reached, committed or not; for observations of one part."""
         assert isinstance(self.next_observations, np.ndarray), "no reward compares observations of several parts"
-        stored = self.next_observations if self.full else self.next_observations[: self.pos]
-        return np.asarray(stored.reshape(-1, *stored.shape[2:]))
+        states = self.next_observations[: self._stored]
+        return np.asarray(states.reshape(-1, *states.shape[2:]))
 
     def sample(  # type: ignore[override]
         self, batch_size: int, env: VecNormalize | None = None
@@ -172,73 +187,92 @@ class CommittedReplayBuffer(ReplayBuffer):
         With `n_steps` above 1, rewards are n-step returns, and next states, ends and discounts are those of the last
         transition that was added up, as in SB3's `NStepReplayBuffer`.
 
+        Args:
+            batch_size: M, transitions to draw.
+            env: part of SB3's interface. Sightline wraps no environment in `VecNormalize`, so it is None, and
+                observations and rewards stay as they were stored.
+
         Raises:
             RunFailed: nothing is committed yet.
         """
         rows, columns = self._draw_committed(batch_size)
         if self.n_steps > 1:
-            return self._returns(rows, columns, env)
-        ended = self.dones[rows, columns] * (1 - self.timeouts[rows, columns])
+            return self._sample_returns(rows, columns, env)
+        # A time limit cuts an episode off, but does not end it: the next state's value still counts.
+        terminated = self.dones[rows, columns] * (1 - self.timeouts[rows, columns])
         rewards = self._normalize_reward(self.rewards[rows, columns].reshape(-1, 1), env)
-        return self._samples((rows, columns), (rows, columns), env, ended.reshape(-1, 1), rewards)
+        return self._samples((rows, columns), (rows, columns), env, terminated.reshape(-1, 1), rewards)
 
     def _samples(
         self,
-        at: tuple[np.ndarray, np.ndarray],
-        reached_at: tuple[np.ndarray, np.ndarray],
+        cells: tuple[np.ndarray, np.ndarray],
+        next_cells: tuple[np.ndarray, np.ndarray],
         env: VecNormalize | None,
         *numbers: np.ndarray,
     ) -> ReplayBufferSamples | DictReplayBufferSamples:
         """Batch of transitions as tensors.
 
         Args:
-            at: rows and columns of the states and actions.
-            reached_at: of the next states.
+            cells: rows and columns of the states and actions, int[M] each.
+            next_cells: of the next states.
             numbers: ends, rewards and, for several steps, discounts: [M, 1] each.
         """
-        seen: Any = self._normalize_obs(picked(self.observations, at), env)
-        reached: Any = self._normalize_obs(picked(self.next_observations, reached_at), env)
-        actions, *rest = map(self.to_torch, (self.actions[at], *numbers))
-        if isinstance(seen, dict):
-            before, after = ({name: self.to_torch(part) for name, part in each.items()} for each in (seen, reached))
-            return DictReplayBufferSamples(before, actions, after, *rest)
-        return ReplayBufferSamples(self.to_torch(seen), actions, self.to_torch(reached), *rest)
+        states: Any = self._normalize_obs(picked(self.observations, cells), env)
+        next_states: Any = self._normalize_obs(picked(self.next_observations, next_cells), env)
+        actions = self.to_torch(self.actions[cells])
+        tensors = [self.to_torch(array) for array in numbers]
+        if isinstance(states, dict):
+            state_parts = {name: self.to_torch(part) for name, part in states.items()}
+            next_state_parts = {name: self.to_torch(part) for name, part in next_states.items()}
+            return DictReplayBufferSamples(state_parts, actions, next_state_parts, *tensors)
+        return ReplayBufferSamples(self.to_torch(states), actions, self.to_torch(next_states), *tensors)
 
-    def _returns(
+    def _sample_returns(
         self, rows: np.ndarray, columns: np.ndarray, env: VecNormalize | None
     ) -> ReplayBufferSamples | DictReplayBufferSamples:
         """n-step returns from these cells on. They stop with the end of an episode, before a transition that has no
         reward yet, and before the ring's oldest row, which does not follow on its newest."""
+        # The n cells from each drawn one on, [M, n].
         ahead = (rows[:, None] + np.arange(self.n_steps)) % self.buffer_size
-        cells = ahead, columns[:, None]
+        cells = (ahead, columns[:, None])
+        # goes_on[:, k]: step k + 1 may be added after step k. A return is the unbroken row of such steps:
+        #
+        #     step      0  1  2  3  4
+        #     goes_on      1  1  0  1      the episode ends with step 2, so steps 3 and 4 are of another one
+        #     added     1  1  1  0  0
         ended = (self.dones[cells] > 0) | (self.timeouts[cells] > 0)
-        goes_on = ~ended[:, :-1] & self.committed[cells][:, 1:] & (ahead[:, 1:] != self.pos)
-        added = np.cumprod(np.hstack([np.ones((len(rows), 1), bool), goes_on]), axis=1).astype(bool)
+        has_reward = self.committed[cells][:, 1:]
+        follows = ahead[:, 1:] != self.pos
+        goes_on = ~ended[:, :-1] & has_reward & follows
+        always_first = np.ones((len(rows), 1), bool)
+        added = np.cumprod(np.hstack([always_first, goes_on]), axis=1).astype(bool)
         counts = added.sum(axis=1)
         discounts = self.gamma ** np.arange(self.n_steps + 1, dtype=np.float32)
         rewards = np.where(added, self._normalize_reward(self.rewards[cells], env), 0)
-        last = ahead[np.arange(len(rows)), counts - 1]
-        over = self.dones[last, columns] * (1 - self.timeouts[last, columns])
+        returns = (rewards * discounts[:-1]).sum(axis=1, keepdims=True)
+        # The value that completes a return is that of the state after its last step, discounted by their number.
+        last_rows = ahead[np.arange(len(rows)), counts - 1]
+        terminated = self.dones[last_rows, columns] * (1 - self.timeouts[last_rows, columns])
         return self._samples(
             (rows, columns),
-            (last, columns),
+            (last_rows, columns),
             env,
-            over.reshape(-1, 1),
-            (rewards * discounts[:-1]).sum(axis=1, keepdims=True),
+            terminated.reshape(-1, 1),
+            returns,
             discounts[counts].reshape(-1, 1),
         )
 
     def _draw_committed(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Rejection sampling of committed cells: nearly all are committed, so few draws are thrown away."""
-        stored_rows = self.buffer_size if self.full else self.pos
         committed = self.committed.reshape(-1)
-        drawn = np.empty(0, np.int64)
-        while len(drawn) < count:
-            if len(drawn) == 0 and not committed.any():
+        cells = np.empty(0, np.int64)
+        while len(cells) < count:
+            if len(cells) == 0 and not committed.any():
                 raise RunFailed("no transition has a reward yet; raise learner.learning_starts")
-            cells = np.random.randint(0, stored_rows * self.n_envs, size=count - len(drawn))
-            drawn = np.concatenate([drawn, cells[committed[cells]]])
-        rows, columns = np.divmod(drawn, self.n_envs)
+            # NumPy's global generator, as in SB3: `seed` has set it, and its state is in every checkpoint.
+            drawn_cells = np.random.randint(0, self._stored * self.n_envs, size=count - len(cells))
+            cells = np.concatenate([cells, drawn_cells[committed[drawn_cells]]])
+        rows, columns = np.divmod(cells, self.n_envs)
         return rows, columns
 
     def copy_from(self, other: CommittedReplayBuffer) -> None:
@@ -247,20 +281,22 @@ class CommittedReplayBuffer(ReplayBuffer):
         Raises:
             BadInput: it stores other shapes, or more than there is room for.
         """
-        ours, theirs = self._lasting(), other._lasting()
-        stored = other.filled_rows()
-        if other.n_envs != self.n_envs or len(stored) > self.buffer_size:
+        rows = other.filled_rows()
+        count = len(rows)
+        if other.n_envs != self.n_envs or count > self.buffer_size:
             raise BadInput(
-                f"the stored transitions are {len(stored)} steps of {other.n_envs} environments; this run needs "
-                f"envs={other.n_envs} and a learner.buffer_size of at least {len(stored) * other.n_envs}"
+                f"the stored transitions are {count} steps of {other.n_envs} environments; this run needs "
+                f"envs={other.n_envs} and a learner.buffer_size of at least {count * other.n_envs}"
             )
-        for name in ours:
-            if name not in theirs or theirs[name].shape[2:] != ours[name].shape[2:]:
+        sources = other._lasting()
+        for name, array in self._lasting().items():
+            if name not in sources or sources[name].shape[2:] != array.shape[2:]:
                 raise BadInput(f"the stored transitions do not fit this run: their {name} differ; use the same recipe")
-            ours[name][: len(stored)] = theirs[name][stored]
-        self.rewards[: len(stored)], self.committed[: len(stored)] = other.rewards[stored], True
-        self.rows_added = len(stored)
-        self.pos, self.full = len(stored) % self.buffer_size, len(stored) == self.buffer_size
+            # In order of time from the first place on, wherever the other ring began.
+            array[:count] = sources[name][rows]
+        self.rewards[:count] = other.rewards[rows]
+        self.committed[:count] = True
+        self._set_rows_added(count)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
     #
@@ -270,18 +306,18 @@ class CommittedReplayBuffer(ReplayBuffer):
 
     def archive_to(self, archive: Archive) -> None:
         """Append the committed rows that are not archived yet."""
-        archive.append_ring(self._lasting(), self._first_waiting(), self.rows_added - self._stored)
+        archive.append_ring(self._lasting(), self._first_waiting(), self._oldest_row)
 
     def state(self) -> dict[str, Any]:
         """Everything that is not archived, for a checkpoint: rewards, and the rows that wait for theirs."""
-        oldest, waiting = self.rows_added - self._stored, self._first_waiting()
-        kept, last = self._places(oldest, self.rows_added), self._places(waiting, self.rows_added)
+        places = self._places(self._oldest_row, self.rows_added)
+        waiting = self._places(self._first_waiting(), self.rows_added)
         return {
             "rows_added": self.rows_added,
             "new_rows": np.array(self._new_rows, np.int64),
-            "rewards": self.rewards[kept],
-            "committed": self.committed[kept],
-            "waiting": {name: array[last] for name, array in self._lasting().items()},
+            "rewards": self.rewards[places],
+            "committed": self.committed[places],
+            "waiting": {name: array[waiting] for name, array in self._lasting().items()},
         }
 
     def restore(self, state: dict[str, Any], archive: Archive) -> None:
@@ -291,28 +327,40 @@ class CommittedReplayBuffer(ReplayBuffer):
             ValueError, KeyError: they do not fit this buffer.
             Damaged: a file of the archive is.
         """
-        self.rows_added = int(state["rows_added"])
-        self.pos, self.full = self.rows_added % self.buffer_size, self.rows_added >= self.buffer_size
-        oldest = self.rows_added - self._stored
-        kept = self._places(oldest, self.rows_added)
-        self.rewards[kept], self.committed[kept] = state["rewards"], state["committed"]
-        reached = archive.read_ring(self._lasting(), oldest)
-        reached = restore_rows(self._lasting(), self._first_waiting(), state["waiting"], oldest, reached)
-        if reached != self.rows_added:
-            raise ValueError(f"rows {reached} to {self.rows_added} are missing")
+        self._set_rows_added(int(state["rows_added"]))
+        oldest = self._oldest_row
+        places = self._places(oldest, self.rows_added)
+        self.rewards[places] = state["rewards"]
+        self.committed[places] = state["committed"]
+        # First the archived rows, then those that were still waiting: each part has to follow on the one before.
+        next_row = archive.read_ring(self._lasting(), oldest)
+        next_row = restore_rows(self._lasting(), self._first_waiting(), state["waiting"], oldest, next_row)
+        if next_row != self.rows_added:
+            raise ValueError(f"rows {next_row} to {self.rows_added} are missing")
         self._new_rows = [int(row) for row in state["new_rows"]]
 
     def _lasting(self) -> dict[str, np.ndarray]:
         """The arrays of which a row never changes once it is committed."""
         arrays = named(self.observations, "observations") | named(self.next_observations, "next_observations")
-        names = ["actions", "dones", "timeouts", "true_rewards"]
-        names += ["features"] if self.features is not None else []
-        return arrays | {name: getattr(self, name) for name in names}
+        arrays |= {
+            "actions": self.actions,
+            "dones": self.dones,
+            "timeouts": self.timeouts,
+            "true_rewards": self.true_rewards,
+        }
+        if self.features is not None:
+            arrays["features"] = self.features
+        return arrays
 
     @property
     def _stored(self) -> int:
         """Number of rows in the ring."""
         return min(self.rows_added, self.buffer_size)
+
+    @property
+    def _oldest_row(self) -> int:
+        """Number of the oldest row in the ring, counted from the run's first one."""
+        return self.rows_added - self._stored
 
     def _places(self, start: int, end: int) -> np.ndarray:
         """Places of rows in the ring, int[end - start]."""
@@ -320,7 +368,8 @@ class CommittedReplayBuffer(ReplayBuffer):
 
     def _first_waiting(self) -> int:
         """The first row without a reward; rewards are committed in the order of time."""
-        places = self._places(self.rows_added - self._stored, self.rows_added)
+        places = self._places(self._oldest_row, self.rows_added)
         committed = self.committed[places].all(axis=1)
-        waiting = len(places) if committed.all() else int(np.argmin(committed))
-        return self.rows_added - self._stored + waiting
+        if committed.all():
+            return self.rows_added
+        return self._oldest_row + int(np.argmin(committed))

@@ -21,7 +21,7 @@ from sightline.config.learners import (
 )
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
-from sightline.control.sizes import Seen, check_memory, space_of
+from sightline.control.sizes import EnvironmentShapes, check_memory, space_of
 from sightline.envs.actions import COMBINATIONS, combinations, describe_actions
 from sightline.envs.frames import Size, rgb_frame
 from sightline.envs.making import EnvMaker
@@ -45,9 +45,8 @@ def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = Tru
     options = task.env_options | recipe.env_options
     if training:
         options |= task.training_options if recipe.training_options is None else recipe.training_options
-    known = registry.names("env")
-    learner = recipe.learner
     # Off-policy learners make one choice, and `auto` becomes one that fits.
+    learner = recipe.learner
     enumerates = isinstance(learner, OffPolicyLearner) and not isinstance(learner, AutoLearner)
     return EnvMaker(
         task.env,
@@ -56,7 +55,7 @@ def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = Tru
         frame_size,
         render,
         recipe.rescale_observations,
-        tuple(known),
+        tuple(registry.names("env")),
         recipe.success_from or task.success_from,
         observation_keys=recipe.observation_keys,
         enumerates=enumerates,
@@ -80,7 +79,7 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     frames = recipe.reward.needs_frames
     env = env_maker(recipe, frame_size=None, render=frames)()
     try:
-        seen = _seen(env, task.env, frames)
+        shapes = _shapes_of(env, task.env, frames)
         if recipe.success_from not in (None, "reward"):
             _check_success(env)
     finally:
@@ -88,13 +87,13 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     _check_training_options(recipe)
     # After the environment: there are no words for one that does not exist.
     document |= resolved_words(recipe, task)
-    learner = _chosen(recipe.learner, seen.actions, recipe.envs)
+    learner = _resolved_learner(recipe.learner, shapes.actions, recipe.envs)
     document["learner"] = learner.model_dump(mode="json")
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     completed = for_control(validate_recipe(document))
-    check_memory(completed, seen)
+    check_memory(completed, shapes)
     return completed
 
 
@@ -133,13 +132,16 @@ def describe_size(recipe: ControlRecipe) -> str:
     Raises:
         BadInput, RunFailed: as for `resolve`.
     """
-    frames, task = recipe.reward.needs_frames, find_task(recipe.env)
-    read = recipe.reward.frame_pixels
-    # Some environments draw at the size that is asked for: a square, as encoders read it.
-    side = None if read is None else math.isqrt(read)
-    env = env_maker(recipe, frame_size=None if side is None else (side, side), render=frames)()
+    frames = recipe.reward.needs_frames
+    task = find_task(recipe.env)
+    frame_size: Size | None = None
+    if recipe.reward.frame_pixels is not None:
+        # Some environments draw at the size that is asked for: a square, as encoders read it.
+        side = math.isqrt(recipe.reward.frame_pixels)
+        frame_size = (side, side)
+    env = env_maker(recipe, frame_size, render=frames)()
     try:
-        return space_of(recipe, _seen(env, task.env, frames))
+        return space_of(recipe, _shapes_of(env, task.env, frames))
     finally:
         close_env(env)
 
@@ -150,22 +152,22 @@ def _fitting(learner: AutoLearner, actions: spaces.Space[Any]) -> LearnerConfig:
     Raises:
         BadInput: a key was set that PPO does not have.
     """
-    given = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
+    stated_keys = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
     if isinstance(actions, spaces.Box):
-        return SACLearner(**given)
+        return SACLearner(**stated_keys)
     if combinations(actions) <= COMBINATIONS or isinstance(actions, spaces.Discrete):
-        return DQNLearner(**given)
-    foreign = [name for name in given if name not in PPOLearner.model_fields]
+        return DQNLearner(**stated_keys)
+    foreign = [name for name in stated_keys if name not in PPOLearner.model_fields]
     if foreign:
         raise BadInput(
             f"learner.{foreign[0]} is no key of PPO, by which several choices at once ({actions}) are learned; leave "
             "it out"
         )
-    return PPOLearner(**given)
+    return PPOLearner(**stated_keys)
 
 
-def _seen(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> Seen:
-    """Begin one episode.
+def _shapes_of(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> EnvironmentShapes:
+    """Begin one episode, to see what the environment gives.
 
     Raises:
         BadInput: its first observation does not fit the environment's space.
@@ -184,7 +186,7 @@ def _seen(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> Seen:
     if wrong is not None:
         raise BadInput(f"reset() of '{name}' gave an observation {wrong}; fix the environment")
     frame = rgb_frame(env).shape if frames else None
-    return Seen(env.observation_space, env.action_space, frame)
+    return EnvironmentShapes(env.observation_space, env.action_space, frame)
 
 
 def _check_success(env: gymnasium.Env[Any, Any]) -> None:
@@ -204,8 +206,12 @@ def _check_success(env: gymnasium.Env[Any, Any]) -> None:
         return
 
 
-def _chosen(learner: LearnerConfig, actions: spaces.Space[Any], envs: int) -> LearnerConfig:
-    """The learner that was asked for, or the one that fits the actions, and the environments' number."""
+def _resolved_learner(learner: LearnerConfig, actions: spaces.Space[Any], envs: int) -> LearnerConfig:
+    """The recipe's learner, or the one that fits the actions; with a batch size that fits the number of environments.
+
+    Raises:
+        BadInput: the learner is not for such actions.
+    """
     discrete = not isinstance(actions, spaces.Box)
     if isinstance(learner, AutoLearner):
         learner = _fitting(learner, actions)

@@ -43,7 +43,8 @@ class RewardWorker:
 
     def __init__(self, buffer: CommittedReplayBuffer, model: RewardModel) -> None:
         self.model = model
-        self._buffer, self._stream = buffer, RewardStream(model)
+        self._buffer = buffer
+        self._stream = RewardStream(model)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
         self._pending: _Pending | None = None
 
@@ -56,16 +57,26 @@ class RewardWorker:
         Returns:
             float32[T, N], the rewards that were committed; None at the first chunk.
         """
+        previous = self._pending
         rows = self._buffer.take_new_rows()
-        captured = self.model.capture(clip) if isinstance(self.model, OnlineRewardModel) else {}
+        captured: dict[str, np.ndarray] = {}
+        if isinstance(self.model, OnlineRewardModel):
+            # While the frames are there; the next chunk but one overwrites them.
+            captured = self.model.capture(clip)
         features = self._worker.submit(self._stream.embed, clip)
-        before, self._pending = self._pending, _Pending(rows, replace(clip, frames=None), features, captured)
-        return None if before is None else self._commit(before)
+        self._pending = _Pending(rows, replace(clip, frames=None), features, captured)
+        # One chunk late, even if the embedding is done by now: else rewards would depend on how fast this machine is.
+        if previous is None:
+            return None
+        return self._commit(previous)
 
     def finish(self) -> np.ndarray | None:
         """Commit what is still pending; call it when collection has ended."""
-        before, self._pending = self._pending, None
-        return None if before is None else self._commit(before)
+        pending = self._pending
+        self._pending = None
+        if pending is None:
+            return None
+        return self._commit(pending)
 
     def close(self) -> None:
         """End the thread; what is pending is lost."""
@@ -89,9 +100,10 @@ class RewardWorker:
         self._stream.restore(state["stream"])
         pending = state["pending"]
         if pending is not None:
-            done: Future[np.ndarray] = Future()
-            done.set_result(pending["features"])
-            self._pending = _Pending(pending["rows"], Clip.of_arrays(pending["clip"]), done, dict(pending["captured"]))
+            features: Future[np.ndarray] = Future()
+            features.set_result(pending["features"])
+            clip = Clip.of_arrays(pending["clip"])
+            self._pending = _Pending(pending["rows"], clip, features, dict(pending["captured"]))
 
     def _commit(self, chunk: _Pending) -> np.ndarray:
         features = awaited(chunk.features)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.config.loading import for_control, load_recipe
-from sightline.control.building import ControlSetup, build
+from sightline.control.control_setup import ControlSetup, build_setup
 from sightline.control.learners import greedy
 from sightline.control.state import acting_spaces, load_policy
 from sightline.errors import BadInput
@@ -42,9 +42,9 @@ def evaluate_run(
     setup, step, folder = chosen_setup(run, trust, overrides)
     learner = load_policy(setup.recipe, folder, acting_spaces(setup.make))
     panel = setup.panel("test", episodes, seed)
-    played = setup.play(greedy(learner), panel, setup.judge)
-    assert played is not None
-    return {"chosen_step": step} | played.summary()
+    episodes_played = setup.play(greedy(learner), panel, setup.judge)
+    assert episodes_played is not None, "nothing stops it"
+    return {"chosen_step": step} | episodes_played.summary()
 
 
 def chosen_setup(run: RunFolder, trust: bool = False, overrides: Sequence[str] = ()) -> tuple[ControlSetup, int, Path]:
@@ -55,15 +55,16 @@ def chosen_setup(run: RunFolder, trust: bool = False, overrides: Sequence[str] =
         BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own.
     """
     recipe = for_control(run.trusted_recipe(trust, asks=False))
+    # Other keys would evaluate another policy or reward than the run's.
     for override in overrides:
         key = override.partition("=")[0]
         if key.partition(".")[0] not in EPISODES:
             raise BadInput(f"{key} is of the training; a run is evaluated with other {' and '.join(EPISODES)} alone")
     if overrides:
         recipe = for_control(load_recipe(recipe.model_dump(mode="json"), overrides, own=False))
-    chosen = chosen_checkpoint(run)
-    setup = build(recipe, asks=False)
+    checkpoint = chosen_checkpoint(run)
+    setup = build_setup(recipe, asks=False)
     if setup.reward_model.state_dict():
-        with restoring(chosen.path):
-            setup.reward_model.load_state_dict(learned_reward(chosen.path) or {})
-    return setup, chosen.step, chosen.path
+        with restoring(checkpoint.path):
+            setup.reward_model.load_state_dict(learned_reward(checkpoint.path) or {})
+    return setup, checkpoint.step, checkpoint.path

@@ -18,14 +18,14 @@ from sightline.envs.observations import Observations
 
 def last_observations(model: BaseAlgorithm) -> Observations:
     """The observations [N, …] that the learner acts on next: those after its last vector step, or after a reset."""
-    seen: Any = model._last_obs
-    assert seen is not None, "environments are reset before the first step"
-    return seen  # type: ignore[no-any-return]
+    observations: Any = model._last_obs
+    assert observations is not None, "environments are reset before the first step"
+    return observations  # type: ignore[no-any-return]
 
 
-def set_last_observations(model: BaseAlgorithm, seen: Observations) -> None:
+def set_last_observations(model: BaseAlgorithm, observations: Observations) -> None:
     """Have the learner act on these observations [N, …] next."""
-    model._last_obs = seen
+    model._last_obs = observations
 
 
 def episode_starts(model: OnPolicyAlgorithm) -> np.ndarray:

@@ -24,8 +24,8 @@ CHUNKS_OF_FRAMES = 2
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One environment of a run, as it was seen before anything was loaded.
+class EnvironmentShapes:
+    """Spaces and frame of a run's environment, as its first reset gave them before anything was loaded.
 
     Attributes:
         states, actions: its spaces.
@@ -45,6 +45,7 @@ def transitions_kept(recipe: ControlRecipe) -> int:
     if recipe.replay is None:
         return min(learner.buffer_size, _collected(recipe))
     source = for_control(open_run(Path(recipe.replay)).recipe())
+    # A run that learned from yet another one's transitions does not say how many it had.
     if not isinstance(source.learner, OffPolicyLearner) or source.replay is not None:
         return learner.buffer_size
     return min(learner.buffer_size, source.learner.buffer_size, _collected(source))
@@ -52,31 +53,34 @@ def transitions_kept(recipe: ControlRecipe) -> int:
 
 def _collected(recipe: ControlRecipe) -> int:
     chunk = recipe.learner.chunk * recipe.envs
-    return -(-recipe.steps // chunk) * chunk
+    return math.ceil(recipe.steps / chunk) * chunk
 
 
-def check_memory(recipe: ControlRecipe, seen: Seen) -> None:
+def check_memory(recipe: ControlRecipe, shapes: EnvironmentShapes) -> None:
     """Refuse, before anything is loaded, a run whose transitions cannot be kept on this machine.
 
     Raises:
         BadInput: naming the sizes, and what to lower.
     """
-    # Pictures are made small before they reach these layers.
-    read = math.prod(seen.states.shape) if seen.states.shape is not None and len(seen.states.shape) == 1 else 1
-    check_layers([read, *recipe.learner.hidden], 1, "learner.hidden")
-    transition, _ = _bytes_of_transition(recipe, seen)
+    inputs = 1  # pictures are made small before they reach these layers
+    if shapes.states.shape is not None and len(shapes.states.shape) == 1:
+        inputs = math.prod(shapes.states.shape)
+    check_layers([inputs, *recipe.learner.hidden], 1, "learner.hidden")
+    transition, _ = _bytes_of_transition(recipe, shapes)
     learner = recipe.learner
     if isinstance(learner, OffPolicyLearner):
         count = transitions_kept(recipe)
         fits = _rounded(math.floor(memory_for_use() / transition))
-        what, advice = "the replay buffer", f"lower learner.buffer_size ({fits:,} would fit)"
+        what = "the replay buffer"
+        advice = f"lower learner.buffer_size ({fits:,} would fit)"
     else:
         count = learner.chunk * recipe.envs
-        what, advice = "a chunk", "lower learner.chunk or envs"
+        what = "a chunk"
+        advice = "lower learner.chunk or envs"
     check_room(
         count * transition,
         f"{what} ({count:,} transitions of {readable_size(transition)} each, with observations "
-        f"{_described(seen.states)})",
+        f"{_described(shapes.states)})",
         f"{advice}, or observe smaller pictures (env_options, or gymnasium.wrappers.ResizeObservation)",
     )
 
@@ -100,57 +104,64 @@ def check_frames(frame: tuple[int, ...], chunk: int, envs: int, chunks: int) -> 
     )
 
 
-def space_of(recipe: ControlRecipe, seen: Seen) -> str:
+def space_of(recipe: ControlRecipe, shapes: EnvironmentShapes) -> str:
     """Memory and disk space of a completed recipe, in two lines.
 
     Transitions are kept once in memory and once on disk; a checkpoint appends what is new, and writes the rewards (4
     bytes a transition) and the networks again. The sizes of embeddings are known for encoders that are described here.
     """
-    transition, is_whole = _bytes_of_transition(recipe, seen)
-    unknown = "" if is_whole else " (and the embeddings, whose size is known once the encoder is loaded)"
+    transition, is_complete = _bytes_of_transition(recipe, shapes)
     if isinstance(recipe.learner, OnPolicyLearner):
         chunk = recipe.learner.chunk * recipe.envs
-        kept = [f"a chunk of {chunk:,} transitions: {readable_size(chunk * transition)}", *recipe.reward.sizes()]
+        memory = [f"a chunk of {chunk:,} transitions: {readable_size(chunk * transition)}", *recipe.reward.sizes()]
         on_disk = ["checkpoints hold the networks and little else", *recipe.reward.sizes()]
     else:
         count = transitions_kept(recipe)
-        whole = f"{count:,} transitions of {readable_size(transition)}: {readable_size(count * transition)}{unknown}"
-        kept = [whole, *recipe.reward.sizes()]
-        on_disk = [*kept, f"a checkpoint adds what is new and rewrites {readable_size(5 * count)} of rewards"]
-    memory = [*kept, *_frames(recipe, seen)]
+        buffer = f"{count:,} transitions of {readable_size(transition)}: {readable_size(count * transition)}"
+        if not is_complete:
+            buffer += " (and the embeddings, whose size is known once the encoder is loaded)"
+        memory = [buffer, *recipe.reward.sizes()]
+        on_disk = [*memory, f"a checkpoint adds what is new and rewrites {readable_size(5 * count)} of rewards"]
+    memory += _frames(recipe, shapes)
     return f"memory      {'; '.join(memory)}\ndisk        {'; '.join(on_disk)}"
 
 
-def _frames(recipe: ControlRecipe, seen: Seen) -> Iterator[str]:
+def _frames(recipe: ControlRecipe, shapes: EnvironmentShapes) -> Iterator[str]:
     """What frames take, in a few words."""
-    if seen.frame is None:
+    if shapes.frame is None:
         return
-    height, width, _ = seen.frame
-    pixels, most = height * width, ""
-    read = recipe.reward.frame_pixels
-    if read is None:
-        most = "at most "
+    height, width, _ = shapes.frame
+    pixels = height * width
+    at_most = ""
+    if recipe.reward.frame_pixels is None:  # the reward model may make frames smaller once it is loaded
+        at_most = "at most "
     else:
-        pixels = min(pixels, read)
+        pixels = min(pixels, recipe.reward.frame_pixels)
     frame = 3 * pixels
-    learner, chunks = recipe.learner, CHUNKS_OF_FRAMES
-    scored = learner.chunk
+    learner = recipe.learner
     if isinstance(learner, OnPolicyLearner):
-        scored, chunks = -(-learner.chunk // learner.frames_every), 1
+        steps = math.ceil(learner.chunk / learner.frames_every)
+        chunks = 1
+    else:
+        steps = learner.chunk
+        chunks = CHUNKS_OF_FRAMES
+    size = readable_size(frame * steps * recipe.envs * chunks)
     yield (
-        f"frames that wait for their rewards: {most}{readable_size(frame * scored * recipe.envs * chunks)} ({chunks} x "
-        f"{scored} steps of {recipe.envs} environments, {readable_size(frame)} each)"
+        f"frames that wait for their rewards: {at_most}{size} ({chunks} x {steps} steps of {recipe.envs} environments, "
+        f"{readable_size(frame)} each)"
     )
-    played = min(PARALLEL, max(recipe.evaluation.episodes, recipe.evaluation.test_episodes))
-    block = min(SCORED_AT_ONCE * frame, max(SCORED_BYTES, played * frame))
-    yield f"frames of an evaluation: {most}{readable_size(block)}"
+    episodes_at_once = min(PARALLEL, max(recipe.evaluation.episodes, recipe.evaluation.test_episodes))
+    block = min(SCORED_AT_ONCE * frame, max(SCORED_BYTES, episodes_at_once * frame))
+    yield f"frames of an evaluation: {at_most}{readable_size(block)}"
 
 
-def _bytes_of_transition(recipe: ControlRecipe, seen: Seen) -> tuple[float, bool]:
+def _bytes_of_transition(recipe: ControlRecipe, shapes: EnvironmentShapes) -> tuple[float, bool]:
     """Bytes of a transition in the replay buffer, and whether all of it is counted."""
-    states, actions = seen.states, seen.actions
-    state = float(bytes_of(states))
-    action = 8.0 if isinstance(actions, spaces.Discrete) else 4.0 * float(np.prod(actions.shape or (1,)))
+    actions = shapes.actions
+    state = float(bytes_of(shapes.states))
+    action = 4.0 * float(np.prod(actions.shape or (1,)))  # float32
+    if isinstance(actions, spaces.Discrete):
+        action = 8.0  # int64
     flags = 4 * 4 + 1  # reward, the environment's own, done and timeout as float32; whether it is committed
     if isinstance(recipe.learner, OnPolicyLearner):
         return state + action + 6 * 4, True

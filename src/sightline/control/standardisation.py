@@ -1,4 +1,10 @@
-"""Running statistics by which an on-policy learner standardises what it learns from: rewards and observations."""
+"""Running statistics by which an on-policy learner standardises what it learns from: rewards and observations.
+
+This does what Stable-Baselines3's `VecNormalize` does, which Sightline does not use: a wrapper around the environments
+would hide their states from reward models and need files of its own. Here rewards are standardised after a chunk is
+scored (`RewardScale`, recipe key `learner.standardise_rewards`), and observations inside of the policy network
+(`StandardisedObservations`, `learner.standardise_observations`), so that a saved policy takes raw observations.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +37,10 @@ class RewardScale:
     """
 
     def __init__(self) -> None:
-        self.count, self.mean, self.deviation, self.terminates = 0, 0.0, 0.0, False
+        self.count = 0
+        self.mean = 0.0
+        self.deviation = 0.0
+        self.terminates = False
 
     def standardise(self, rewards: np.ndarray, steps: Clip) -> np.ndarray:
         """float32[T, N]: the rewards of a chunk, standardised by those of all chunks up to this one.
@@ -40,17 +49,26 @@ class RewardScale:
             rewards: float32[T, N].
             steps: the chunk's.
         """
-        new, mean, deviation = rewards.size, float(rewards.mean(dtype=np.float64)), float(rewards.std(dtype=np.float64))
+        # Statistics of two samples together (Chan et al., 1979): squares around each sample's own mean, and the
+        # distance between the means.
+        new = rewards.size
+        mean = float(rewards.mean(dtype=np.float64))
+        deviation = float(rewards.std(dtype=np.float64))
         count = self.count + new
         between = (mean - self.mean) ** 2 * self.count * new / count
         squares = self.count * self.deviation**2 + new * deviation**2 + between
         self.mean += (mean - self.mean) * new / count
-        self.count, self.deviation = count, math.sqrt(squares / count)
+        self.count = count
+        self.deviation = math.sqrt(squares / count)
         # Where all episodes are of one length, a shift adds the same to every return. Where they can be terminated it
         # pays for ending them early, or late: nothing is subtracted from the first chunk on in which one is.
         self.terminates |= steps.terminated is not None and bool(steps.terminated.any())
-        shift = 0.0 if self.terminates else self.mean
-        scale = self.deviation if self.deviation > 1e-6 * max(abs(self.mean), 1e-6) else 1.0
+        shift = 0.0
+        if not self.terminates:
+            shift = self.mean
+        scale = 1.0
+        if self.deviation > 1e-6 * max(abs(self.mean), 1e-6):  # else it is a rounding error: the reward never varies
+            scale = self.deviation
         return np.asarray((rewards - shift) / scale, np.float32)
 
     def state(self) -> dict[str, Any]:
@@ -59,8 +77,10 @@ class RewardScale:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
-        self.count, self.terminates = int(state["count"]), bool(state["terminates"])
-        self.mean, self.deviation = float(state["mean"]), float(state["deviation"])
+        self.count = int(state["count"])
+        self.terminates = bool(state["terminates"])
+        self.mean = float(state["mean"])
+        self.deviation = float(state["deviation"])
 
 
 class StandardisedObservations(BaseFeaturesExtractor):
@@ -92,14 +112,18 @@ class StandardisedObservations(BaseFeaturesExtractor):
 
     def take_in(self, observations: Observations) -> None:
         """Take observations [..., *shape] into mean and variance."""
-        seen = observations if self._part is None else dict(observations)[self._part]
-        new = torch.as_tensor(seen, dtype=torch.float32, device=self.mean.device).reshape(-1, self.features_dim)
-        mean, variance = new.mean(dim=0), new.var(dim=0, unbiased=False)
+        values: Any = observations if self._part is None else dict(observations)[self._part]
+        tensor = torch.as_tensor(values, dtype=torch.float32, device=self.mean.device)
+        new = tensor.reshape(-1, self.features_dim)
+        mean = new.mean(dim=0)
+        variance = new.var(dim=0, unbiased=False)
         total = self.count + len(new)
-        before, now = self.count / total, len(new) / total
+        # Shares of the observations before and of the new ones; the statistics are joined as in `RewardScale`.
+        share_before = self.count / total
+        share_new = len(new) / total
         offset = mean - self.mean
-        self.variance.copy_(before * self.variance + now * variance + before * now * offset**2)
-        self.mean.add_(now * offset)
+        self.variance.copy_(share_before * self.variance + share_new * variance + share_before * share_new * offset**2)
+        self.mean.add_(share_new * offset)
         self.count.copy_(total)
 
 
@@ -115,22 +139,23 @@ class ReadParts(BaseFeaturesExtractor):
     """
 
     def __init__(self, space: spaces.Dict, standardises: bool = False, width: int = 256) -> None:
-        names, parts = list(space), dict(space.items())
-        readers: list[torch.nn.Module] = []
+        readers: dict[str, torch.nn.Module] = {}
         size = 0
-        for name, part in parts.items():
-            numbers = math.prod(part.shape or (1,))
+        for name, part in space.items():
             if is_picture(part):
-                readers.append(NatureCNN(part, width))
-            elif standardises and isinstance(part, spaces.Box):
-                readers.append(StandardisedObservations(part, name))
+                readers[name] = NatureCNN(part, width)
+                size += width
+                continue
+            size += math.prod(part.shape or (1,))
+            if standardises and isinstance(part, spaces.Box):
+                readers[name] = StandardisedObservations(part, name)
             else:
-                readers.append(torch.nn.Flatten())
-            size += width if is_picture(part) else numbers
+                readers[name] = torch.nn.Flatten()
         super().__init__(space, size)
-        self._names, self.readers = names, torch.nn.ModuleList(readers)
+        self._names = list(readers)
+        self.readers = torch.nn.ModuleList(readers.values())
 
     def forward(self, observations: dict[str, torch.Tensor]) -> torch.Tensor:
         """float32[N, D] from parts [N, …]."""
-        read = [reader(observations[name]) for name, reader in zip(self._names, self.readers, strict=True)]
-        return torch.cat(read, dim=1)
+        features = [reader(observations[name]) for name, reader in zip(self._names, self.readers, strict=True)]
+        return torch.cat(features, dim=1)

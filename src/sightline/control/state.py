@@ -46,7 +46,8 @@ from sightline.runs.folder import RunFolder
 from sightline.runs.state import read_state, restoring, write_state
 from sightline.session import chosen_checkpoint, newest_checkpoint
 
-LEARNER, COLLECTION = "learner.safetensors", "collection.safetensors"
+LEARNER = "learner.safetensors"
+COLLECTION = "collection.safetensors"
 POLICY = "policy.safetensors"
 
 
@@ -64,9 +65,13 @@ def save_run(
         trainer_state: the trainer's own part, by names that are not used here.
     """
     write_state(folder / LEARNER, learner_state(model))
+    reward_state: dict[str, Any] = {}
+    if isinstance(reward_model, OnlineRewardModel):
+        reward_state = reward_model.state(archives)
     collection = {
         **trainer_state,
-        "reward_model": reward_model.state(archives) if isinstance(reward_model, OnlineRewardModel) else {},
+        "reward_model": reward_state,
+        # After the reward model, which has just appended its new rows to the archives.
         "archives": archives.state(),
         "episodes": list(env.envs.episodes),
         # Unfinished episodes are kept as their actions, from which any environment can be brought back.
@@ -107,13 +112,18 @@ def restore_run(
         take_over(collection)
         if isinstance(reward_model, OnlineRewardModel):
             reward_model.restore(collection["reward_model"], archives)
-        episodes, actions = [int(count) for count in collection["episodes"]], collection["actions"]
-        finished, random_state = list(collection["finished"]), dict(collection["random"])
+        episodes = [int(count) for count in collection["episodes"]]
+        actions = collection["actions"]
+        finished = list(collection["finished"])
+        random_state = dict(collection["random"])
         if len(episodes) != env.num_envs or len(actions) != env.num_envs:
             raise ValueError(f"{len(episodes)} environments instead of {env.num_envs}")
-        # Checkpoints of earlier versions do not say where pictures were drawn.
-        drawn = collection.get("drawn", [[False] * len(history) for history in actions])
-    repeats = env.envs.restore(episodes, actions, drawn, last_observations(model))
+        # Rendering may change a simulator, so it is repeated where it was done; checkpoints of earlier versions do not
+        # say where.
+        without_rendering = [[False] * len(history) for history in actions]
+        rendered = collection.get("drawn", without_rendering)
+    # The actions of unfinished episodes are played again; what comes of it is compared with the last observations.
+    repeats = env.envs.restore(episodes, actions, rendered, last_observations(model))
     with restoring(folder):
         if repeats:
             env.stats.restore(collection["sums"])
@@ -135,6 +145,7 @@ def learner_state(model: BaseAlgorithm) -> dict[str, Any]:
     """Everything that learning has changed in a learner, as plain data: weights and optimisers, single tensors such as
     SAC's entropy coefficient, and counters. What its constructor is told comes from the recipe and is left out."""
     _, tensors = names_of_tensors(model)
+    # The buffers of replay and rollouts are objects, which are no counters: they are kept elsewhere.
     return {
         "parameters": model.get_parameters(),
         "tensors": {name: recursive_getattr(model, name).data for name in tensors},
@@ -170,9 +181,9 @@ def _is_counter(model: BaseAlgorithm, name: str, value: Any) -> bool:
     """
     if name not in vars(model) or name in inspect.signature(type(model)).parameters:
         return False
-    # Observations of several parts are a dictionary of arrays.
-    arrays = isinstance(value, dict) and value and all(isinstance(part, np.ndarray) for part in value.values())
-    return bool(arrays) or value is None or isinstance(value, bool | int | float | np.ndarray)
+    if isinstance(value, dict):  # observations of several parts are a dictionary of arrays
+        return bool(value) and all(isinstance(part, np.ndarray) for part in value.values())
+    return value is None or isinstance(value, bool | int | float | np.ndarray)
 
 
 def load_policy(recipe: ControlRecipe, folder: Path, env: VecEnv) -> BaseAlgorithm:
@@ -211,7 +222,9 @@ def chosen_policy(run: RunFolder, trust: bool = False) -> BaseAlgorithm:
         BadInput: nothing was chosen yet, or it is damaged, or the recipe names code of its own.
     """
     recipe = for_control(run.trusted_recipe(trust, asks=False))
-    return load_policy(recipe, chosen_checkpoint(run).path, acting_spaces(env_maker(recipe, None, render=False)))
+    folder = chosen_checkpoint(run).path
+    spaces = acting_spaces(env_maker(recipe, None, render=False))
+    return load_policy(recipe, folder, spaces)
 
 
 def latest_learner(run: RunFolder, trust: bool = False, stated: Sequence[str] = ()) -> OffPolicyAlgorithm:
@@ -231,15 +244,18 @@ def latest_learner(run: RunFolder, trust: bool = False, stated: Sequence[str] = 
             f"the run '{run.path}' has stored no transitions: {recipe.learner.algorithm} learns on-policy; collect "
             "with an off-policy learner (learner.algorithm=auto)"
         )
-    found = newest_checkpoint(run)
-    collection, archives = read_state(found.path / COLLECTION), Archives(run.replay)
-    with restoring(found.path):
+    checkpoint = newest_checkpoint(run)
+    collection = read_state(checkpoint.path / COLLECTION)
+    archives = Archives(run.replay)
+    with restoring(checkpoint.path):
         archives.restore(collection["archives"])
+        # Rows that wait for their rewards are in the checkpoint itself: they tell what is kept beside a transition.
         features = collection["replay"]["waiting"].get("features")
-        kept = (None, np.float16) if features is None else (features.shape[2:], features.dtype)
-        model = build_learner(recipe, acting_spaces(env_maker(recipe, None, render=False), recipe.envs), *kept)
+        shape, dtype = (None, np.float16) if features is None else (features.shape[2:], features.dtype)
+        spaces = acting_spaces(env_maker(recipe, None, render=False), recipe.envs)
+        model = build_learner(recipe, spaces, shape, dtype)
         buffer_of(model).restore(collection["replay"], archives["transitions"])
-    restore_learner(model, found.path)
+    restore_learner(model, checkpoint.path)
     return model
 
 
@@ -261,8 +277,8 @@ def _random_state(model: BaseAlgorithm) -> dict[str, Any]:
         state["cuda"] = torch.cuda.get_rng_state_all()
     if _has_noise(model):
         # The exploration noise of this chunk was drawn already, just before SB3's callback.
-        noise = _exploration(model)
-        state["noise"] = noise.exploration_mat.detach(), noise.exploration_matrices.detach()
+        exploration = _exploration(model)
+        state["noise"] = (exploration.exploration_mat.detach(), exploration.exploration_matrices.detach())
     if drifting := _drifting_noise(model):
         state["drift"] = [noise.noise_prev for noise in drifting]
     return state
@@ -277,10 +293,12 @@ def set_random_state(model: BaseAlgorithm, state: dict[str, Any]) -> None:
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
     if "noise" in state:
-        noise = _exploration(model)
-        noise.exploration_mat, noise.exploration_matrices = (part.to(model.device) for part in state["noise"])
-    for each, value in zip(_drifting_noise(model), state.get("drift", ()), strict=True):
-        each.noise_prev = value.copy()
+        matrix, matrices = state["noise"]
+        exploration = _exploration(model)
+        exploration.exploration_mat = matrix.to(model.device)
+        exploration.exploration_matrices = matrices.to(model.device)
+    for noise, value in zip(_drifting_noise(model), state.get("drift", ()), strict=True):
+        noise.noise_prev = value.copy()
 
 
 def _has_noise(model: BaseAlgorithm) -> bool:
@@ -290,9 +308,9 @@ def _has_noise(model: BaseAlgorithm) -> bool:
 
 def _drifting_noise(model: BaseAlgorithm) -> list[OrnsteinUhlenbeckActionNoise]:
     """The noise on the actions of each environment, if it is of the kind that goes on from its last value."""
-    noise = getattr(model, "action_noise", None)
-    each = noise.noises if isinstance(noise, VectorizedActionNoise) else [noise]
-    return [one for one in each if isinstance(one, OrnsteinUhlenbeckActionNoise)]
+    action_noise = getattr(model, "action_noise", None)
+    noises = action_noise.noises if isinstance(action_noise, VectorizedActionNoise) else [action_noise]
+    return [noise for noise in noises if isinstance(noise, OrnsteinUhlenbeckActionNoise)]
 
 
 def _exploration(model: BaseAlgorithm) -> Any:

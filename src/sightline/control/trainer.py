@@ -17,8 +17,8 @@ import numpy as np
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 from sightline.control.background import BackgroundValidation, EvaluationProcess, evaluate_policy_in, wants_process
-from sightline.control.building import ControlSetup
 from sightline.control.collection import CollectingVecEnv
+from sightline.control.control_setup import ControlSetup
 from sightline.control.learners import greedy
 from sightline.control.noticing import RunWatch
 from sightline.control.state import load_policy, restore_run, save_policy, save_run
@@ -47,7 +47,7 @@ class ControlTrainer:
         setup: what the recipe asks for, built.
         session: the run in progress.
         every: vector steps from one that is rendered and scored to the next.
-        kept_chunks: chunks whose frames are kept.
+        chunks_of_frames: chunks whose frames are kept.
 
     Attributes:
         model: the learner, once the run has started.
@@ -55,16 +55,20 @@ class ControlTrainer:
 
     model: BaseAlgorithm
 
-    def __init__(self, setup: ControlSetup, session: RunSession, every: int = 1, kept_chunks: int = 2) -> None:
-        self.setup, self.session = setup, session
+    def __init__(self, setup: ControlSetup, session: RunSession, every: int = 1, chunks_of_frames: int = 2) -> None:
+        self.setup = setup
+        self.session = session
         recipe = setup.recipe
         self._validation = setup.panel("validation", recipe.evaluation.episodes)
         self._reward: RewardModel = setup.reward_model
-        self._pace, self._restarts = (time.monotonic(), 0), 0
+        self._last_report = (time.monotonic(), 0)
+        """Time and step of the last report, for steps per second."""
+        self._restarts = 0
         # A run that goes on has seen enough if it has seen both vary.
         self._watch = None if session.state.constant == [] else RunWatch(setup.reward)
         self._open = contextlib.ExitStack()
         make = setup.make_for_training
+        # Frames are made as small as the reward model reads them where they are rendered, before they are kept.
         shrink = run_shrinker(reward_config(recipe.reward), setup.reward_model)
         envs = FrameVectorEnv(
             make,
@@ -76,18 +80,19 @@ class ControlTrainer:
             recipe.step_timeout,
             needs_reward=recipe.reward.reads_own_reward,
         )
-        self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, kept_chunks)
+        self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, chunks_of_frames)
         self._open.callback(self._env.close)
-        self._process = EvaluationProcess(session.run.path) if wants_process(recipe) else None
-        if self._process is not None:
-            self._open.callback(self._process.close)
+        self._evaluator: EvaluationProcess | None = None
+        if wants_process(recipe):
+            self._evaluator = EvaluationProcess(session.run.path)
+            self._open.callback(self._evaluator.close)
 
     @property
     def step(self) -> int:
         """Transitions collected so far."""
         return int(self.model.num_timesteps)
 
-    # -- what is said by the kind of learner -------------------------------------------------------------------------
+    # -- what each kind of learner does in its own way ---------------------------------------------------------------
 
     def learn(self) -> None:
         """Collect and learn until the recipe's steps are made."""
@@ -133,10 +138,10 @@ class ControlTrainer:
 
     def _learn_reward(self, step: int) -> None:
         """Have an online reward model learn if it is time to."""
-        model = self._reward
-        stop = self.session.stop.requested
-        update = model.learn(step, stop) if isinstance(model, OnlineRewardModel) else None
-        if update is None:
+        if not isinstance(self._reward, OnlineRewardModel):
+            return
+        update = self._reward.learn(step, self.session.stop.requested)
+        if update is None:  # it is not due
             return
         self.session.log(step, update.metrics | self._reward_changed(update))
         self.session.forget_scores()
@@ -148,7 +153,8 @@ class ControlTrainer:
             visited: gives all states visited so far, [M, …], or as many as are kept; None where they are of several
                 parts, which no reward compares.
         """
-        setup, recipe = self.setup, self.setup.recipe
+        setup = self.setup
+        recipe = setup.recipe
         context = RunContext(
             folder=self.session.run.path,
             env=recipe.env,
@@ -168,13 +174,15 @@ class ControlTrainer:
 
     def _restore(self, folder: Path, take_over: Callable[[Mapping[str, Any]], None]) -> tuple[bool, dict[str, Any]]:
         """See `restore_run`."""
-        same, random_state = restore_run(folder, self.model, self._reward, self._env, self.session.archives, take_over)
-        if not same:
+        repeats, random_state = restore_run(
+            folder, self.model, self._reward, self._env, self.session.archives, take_over
+        )
+        if not repeats:
             self.session.warn(
                 "this environment does not repeat itself from its seed; unfinished episodes are started again"
             )
-        self._pace = (time.monotonic(), self.step)
-        return same, random_state
+        self._last_report = (time.monotonic(), self.step)
+        return repeats, random_state
 
     def _check_losses(self) -> None:
         """Refuse to go on, and above all to save, once learning has broken down.
@@ -194,25 +202,27 @@ class ControlTrainer:
 
     def validate(self) -> Validation:
         """Play the validation panel, in another process if there is one."""
-        setup, judged = self.setup, self._knows_reward()
-        if self._process is not None:
-            return self._beside(self._process, self.model, "validation", setup.recipe.evaluation.episodes, judged)
-        numbers = self._play(greedy(self.model), self._validation, setup.judge if judged else None)
+        judged = self._knows_reward()
+        if self._evaluator is not None:
+            episodes = self.setup.recipe.evaluation.episodes
+            return self._evaluate_beside(self._evaluator, self.model, "validation", episodes, judged)
+        judge = self.setup.judge if judged else None
+        numbers = self._play(greedy(self.model), self._validation, judge)
         return Finished(numbers, self._save_policy)
 
     def _save_policy(self, folder: Path | None) -> None:
         assert folder is not None, "a policy on states learns in one process"
         save_policy(folder, self.model, self.setup.reward_model)
 
-    def _beside(
+    def _evaluate_beside(
         self, process: EvaluationProcess, model: BaseAlgorithm, panel: str, episodes: int, judged: bool
     ) -> BackgroundValidation:
         """Have a panel played by the other process; if that fails, play it here."""
 
         def instead(folder: Path, reason: str) -> dict[str, Any]:
-            if self._process is not None:
+            if self._evaluator is not None:
                 self.session.warn(f"evaluation in the background failed ({reason}); it is made in between instead")
-                self._process = None
+                self._evaluator = None
             return evaluate_policy_in(self.setup, folder, panel, episodes, judged, self.session.stop.requested)
 
         def save(folder: Path) -> None:
@@ -224,7 +234,9 @@ class ControlTrainer:
         """The reward model's reward where there is one: a task in words has no true return to choose by."""
         if not self._knows_reward():
             return None
-        score: float = numbers["return"] if numbers["reward"] is None else numbers["reward"]
+        score: float | None = numbers["reward"]
+        if score is None:
+            score = numbers["return"]
         return score
 
     def good_enough(self, numbers: Mapping[str, Any]) -> bool:
@@ -237,20 +249,29 @@ class ControlTrainer:
 
     def test(self, best: Path) -> dict[str, Any]:
         """Play the test panel by the chosen policy and by the untrained one."""
-        recipe, setup = self.setup.recipe, self.setup
-        self._chosen = greedy(load_policy(recipe, best, self._env))
-        test = "test", recipe.evaluation.test_episodes
+        setup = self.setup
+        episodes = setup.recipe.evaluation.test_episodes
+        panel = setup.panel("test", episodes)
+        self._chosen = greedy(load_policy(setup.recipe, best, self._env))
         # The same panel without any learning: success means little if random weights succeed as often.
         untrained = self._untrained()
-        beside = None if self._process is None else self._beside(self._process, untrained, *test, judged=True)
-        numbers = self._play(self._chosen, setup.panel(*test), setup.judge)
-        numbers["untrained"] = (
-            self._play(greedy(untrained), setup.panel(*test), setup.judge) if beside is None else beside.numbers(True)
-        )
+        in_background: BackgroundValidation | None = None
+        if self._evaluator is not None:  # both panels are played at the same time
+            in_background = self._evaluate_beside(self._evaluator, untrained, "test", episodes, judged=True)
+        numbers = self._play(self._chosen, panel, setup.judge)
+        if in_background is None:
+            numbers["untrained"] = self._play(greedy(untrained), panel, setup.judge)
+        else:
+            numbers["untrained"] = in_background.numbers(wait=True)
         self._save_reward(best)
         return numbers
 
     def _play(self, policy: Policy, panel: EvalSeeds, judge: RewardModel | None) -> dict[str, Any]:
+        """Summary of a panel.
+
+        Raises:
+            Interrupted: a stop was asked for.
+        """
         episodes = self.setup.play(policy, panel, judge, self.session.stop.requested)
         if episodes is None:
             raise Interrupted
@@ -270,12 +291,13 @@ class ControlTrainer:
             # The same episode by each policy, with the reward drawn on one common scale.
             seed = setup.panel("test", setup.recipe.evaluation.test_episodes).seeds[0]
             films = {
-                name: self._film(policy, seed)
-                for name, policy in {"untrained": greedy(self._untrained()), "chosen": self._chosen}.items()
+                "untrained": self._film(greedy(self._untrained()), seed),
+                "chosen": self._film(self._chosen, seed),
             }
             rewards = np.concatenate([film.rewards for film in films.values()])
+            limits = (float(rewards.min()), float(rewards.max()))
             for name, film in films.items():
-                self.session.save_film(name, film, (float(rewards.min()), float(rewards.max())))
+                self.session.save_film(name, film, limits)
         judge = setup.judge
         if judge is not None and "frames" in judge.needs:
             landscape = reward_landscape(setup.task, setup.make, judge)
@@ -285,7 +307,7 @@ class ControlTrainer:
     def _film(self, policy: Policy, seed: int) -> Film:
         setup = self.setup
         judge = setup.judge if self._knows_reward() else None
-        filmed = play_one(
+        episode = play_one(
             policy,
             setup.make,
             seed,
@@ -294,13 +316,13 @@ class ControlTrainer:
             setup.recipe.workers,
             setup.recipe.reward.reads_own_reward,
         )
-        if not filmed.repeats:
+        if not episode.repeats:
             self.session.warn(
                 "this environment does not repeat itself from its seed; films show the pictures of the episode that "
                 "was judged, as the reward reads them"
             )
         caption = "; ".join(setup.recipe.goal) or "the environment's own reward"
-        return Film(filmed.frames, filmed.rewards, self._env.envs.frames_per_second, caption)
+        return Film(episode.frames, episode.rewards, self._env.envs.frames_per_second, caption)
 
     def close(self) -> None:
         """Close the environments, the reward model, and the process that evaluates."""
@@ -309,23 +331,49 @@ class ControlTrainer:
     # -- measuring -----------------------------------------------------------------------------------------------
 
     def _report_chunk(self, rewards: np.ndarray) -> None:
-        step, now = self.model.num_timesteps, time.monotonic()
-        finished = self._env.take_finished()
-        knows_success = self._env.stats.knows_success
-        values: dict[str, float | None] = {
+        """Log a chunk's metrics, and warn of what they foretell.
+
+        Args:
+            rewards: float32[T, N], those that were committed last.
+        """
+        step = self.model.num_timesteps
+        values = self._rollout_metrics(rewards)
+        values["time/steps_per_second"] = self._steps_per_second(step)
+        # What SB3's update has logged, such as its losses.
+        for name, value in self.model.logger.name_to_value.items():
+            if name.startswith("train/"):
+                values[name] = float(value)
+        self._warn_of_environments(values)
+        self._warn_of_constants(rewards)
+        self.session.log(step, values)
+        self.session.progress.update(step, values)
+
+    def _rollout_metrics(self, rewards: np.ndarray) -> dict[str, float | None]:
+        """Metrics of a chunk's rewards, and of the episodes that ended since the last report."""
+        episodes = self._env.take_finished()
+        success: float | None = None
+        if self._env.stats.knows_success:
+            success = _mean([episode[self.setup.task.success] for episode in episodes])
+        return {
             "rollout/reward": float(rewards.mean()),
-            "rollout/return": _mean([episode["return"] for episode in finished]),
-            "rollout/success": _mean([episode[self.setup.task.success] for episode in finished])
-            if knows_success
-            else None,
-            "rollout/length": _mean([episode["length"] for episode in finished]),
+            "rollout/return": _mean([episode["return"] for episode in episodes]),
+            "rollout/success": success,
+            "rollout/length": _mean([episode["length"] for episode in episodes]),
             "rollout/diverged": self._env.take_diverged() or None,
             "rollout/restarts": self._env.envs.restarts or None,
-            "time/steps_per_second": (step - self._pace[1]) / (now - self._pace[0]) if step > self._pace[1] else None,
         }
-        logged = self.model.logger.name_to_value
-        values |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}
-        self._pace = (now, step)
+
+    def _steps_per_second(self, step: int) -> float | None:
+        """Speed since the last report; None if no step was made since."""
+        now = time.monotonic()
+        last_time, last_step = self._last_report
+        self._last_report = (now, step)
+        if step <= last_step:
+            return None
+        return (step - last_step) / (now - last_time)
+
+    def _warn_of_environments(self, values: Mapping[str, float | None]) -> None:
+        """Warn of environments that diverged, died, or give no reward that counts."""
         if values["rollout/diverged"]:
             self.session.warn(
                 "the physics diverged in training, which ended those episodes; rollout/diverged counts them"
@@ -338,18 +386,17 @@ class ControlTrainer:
             )
         if envs.ignores_reward and OWN_REWARD not in self.session.state.warnings:
             self.session.warn(OWN_REWARD)
-        self._notice(rewards)
-        self.session.log(step, values)
-        self.session.progress.update(step, values)
 
-    def _notice(self, rewards: np.ndarray) -> None:
+    def _warn_of_constants(self, rewards: np.ndarray) -> None:
         """Warn, once, if nothing can be learned from what was seen so far; look no more once all of it has varied."""
         if self._watch is None:
             return
         self._watch.see_rewards(rewards)
-        warned = self.session.state.warnings
         for line in self._watch.complaints():
-            if not any(line.partition(":")[0] == earlier.partition(":")[0] for earlier in warned):
+            # The words before the colon name the complaint; what follows them changes with every chunk.
+            complaint = line.partition(":")[0]
+            earlier = [warning.partition(":")[0] for warning in self.session.state.warnings]
+            if complaint not in earlier:
                 self.session.warn(line)
         self.session.state.constant = self._watch.constant
         if not self._watch.constant:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sightline.config.learners import OnPolicyLearner
 from sightline.config.recipe import ControlRecipe
-from sightline.control.building import ControlSetup
+from sightline.control.control_setup import ControlSetup
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.on_policy import OnPolicyTrainer
 from sightline.control.trainer import ControlTrainer
@@ -46,12 +46,17 @@ def length_of_run(recipe: ControlRecipe) -> str:
     """What is about to be done, in a line: whole chunks are collected, which may be more steps than the recipe says."""
     chunk = recipe.learner.chunk * recipe.envs
     steps = math.ceil(recipe.steps / chunk) * chunk
-    more = f" (steps={recipe.steps:,}, in whole chunks of {chunk:,}: learner.chunk={recipe.learner.chunk} of envs="
-    evaluations = f", evaluated every {recipe.evaluation.every:,}" if recipe.evaluation.every else ""
-    return f"training for {steps:,} steps{f'{more}{recipe.envs})' if steps != recipe.steps else ''}{evaluations}"
+    line = f"training for {steps:,} steps"
+    if steps != recipe.steps:
+        line += f" (steps={recipe.steps:,}, in whole chunks of {chunk:,}: learner.chunk={recipe.learner.chunk} of "
+        line += f"envs={recipe.envs})"
+    if recipe.evaluation.every:
+        line += f", evaluated every {recipe.evaluation.every:,}"
+    return line
 
 
 def trainer_of(setup: ControlSetup, session: RunSession) -> ControlTrainer:
     """The trainer for the recipe's kind of learner."""
-    on_policy = isinstance(setup.recipe.learner, OnPolicyLearner)
-    return OnPolicyTrainer(setup, session) if on_policy else OffPolicyTrainer(setup, session)
+    if isinstance(setup.recipe.learner, OnPolicyLearner):
+        return OnPolicyTrainer(setup, session)
+    return OffPolicyTrainer(setup, session)

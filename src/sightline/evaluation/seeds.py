@@ -3,6 +3,39 @@
 Two evaluations are comparable if their panels have the same hash. The hash covers everything that changes the
 episodes or their success: the environment, its arguments, the time limit and the success rule, as `describe_env`
 formats them.
+
+How seeds are derived
+=====================
+
+All chance of a run comes from the recipe's `seed`, below `s`, but for evaluation: its panels and intervals are the same
+for every run. A stream is made anew from numbers that name its place (episode, chunk, round), so that a resumed run
+draws the same; what cannot be made so, SB3's generators, is saved in every checkpoint (`control/state.py`).
+`[a, b]` is the entropy of a `numpy.random.SeedSequence` or `default_rng`.
+
+    what is drawn                                    from                                where
+    -- policies on states ------------------------------------------------------------------------------------------
+    episode e of environment n, in training          [s, n, e] -> reset(seed=...)        envs/vector.py
+    first weights, exploration, noise on actions,    SB3's seed=s: the global            control/learners.py
+      batches of replay, order of minibatches          generators of Python, NumPy
+                                                       and torch, and the action space's
+    questions about random play (`label`)            s: episodes, actions and pairs      control/offline_labelling.py
+    -- learned rewards ---------------------------------------------------------------------------------------------
+    first weights of the networks                    torch.manual_seed(s), forked        rewards/learned/reward.py
+    segments of a chunk that may be asked about      [s, chunk]                          preferences/pebble.py
+    questions of a round                             [s, questions so far]               preferences/rounds.py
+    order of labels in a fit                         seed of the fit                     rewards/learned/fitting.py
+    states that novelty is compared with             [s, states so far]                  rewards/novelty.py
+    answers and slips of a scripted teacher          SHA-256 of its seed and question    teachers/scripted.py
+    -- agents ------------------------------------------------------------------------------------------------------
+    tasks of update u (repeated with attempt a)      [crc32("training"), s, u(, a)]      agents/training.py
+    tokens of a reply, and moves in place of         [purpose, s, u, episode, turn ...]  agents/samplers/,
+      unreadable ones                                                                      agents/rollouts.py
+    order of sequences in an epoch                   [s, u, epoch]                       agents/sequences.py
+    demonstrations: tasks, mistakes                  (s, purpose(, episode))             agents/demos.py
+    adapters and value head                          torch.manual_seed(s), forked        models/vlm/model.py
+    -- evaluation, whatever s is -----------------------------------------------------------------------------------
+    episodes of a panel                              [crc32(panel's name), panel's seed] here
+    bootstrap of intervals                           0                                   evaluation/statistics.py
 """
 
 from __future__ import annotations

@@ -48,13 +48,16 @@ class Archive:
     """
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self._folder, self._kind = folder, kind
+        self._folder = folder
+        self._kind = kind
         self.parts: list[Part] = []
 
     @property
     def end(self) -> int:
         """Number of rows archived so far, including those in files that were removed."""
-        return self.parts[-1].end if self.parts else 0
+        if not self.parts:
+            return 0
+        return self.parts[-1].end
 
     def append(self, start: int, rows: dict[str, np.ndarray], oldest: int = 0) -> None:
         """Write rows to a new file, flushed to disk, and drop files whose rows are all older than `oldest`.
@@ -82,9 +85,11 @@ class Archive:
             end: number of the first row that is not to be archived.
             oldest: number of the first row that the ring still holds.
         """
+        # Rows between the archive's end and the oldest of the ring were overwritten before they could be archived.
         start = max(self.end, oldest)
         indices = ring_indices(ring, start, end)
-        self.append(start, {name: array[indices] for name, array in ring.items()}, oldest)
+        rows = {name: array[indices] for name, array in ring.items()}
+        self.append(start, rows, oldest)
 
     def read_ring(self, ring: Mapping[str, np.ndarray], oldest: int) -> int:
         """Restore a ring buffer from archived rows; returns the number of the row after the last.
@@ -97,10 +102,10 @@ class Archive:
             ValueError, KeyError: the rows do not fit the ring, or some are missing.
             Damaged: a file is missing or not an archive file.
         """
-        reached = oldest
+        next_row = oldest
         for start, rows in self.read():
-            reached = restore_rows(ring, start, rows, oldest, reached)
-        return reached
+            next_row = restore_rows(ring, start, rows, oldest, next_row)
+        return next_row
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each file by its name, for the manifest of a checkpoint."""
@@ -140,7 +145,7 @@ def ring_indices(ring: Mapping[str, np.ndarray], start: int, end: int) -> np.nda
 
 
 def restore_rows(
-    ring: Mapping[str, np.ndarray], start: int, rows: Mapping[str, np.ndarray], oldest: int, reached: int
+    ring: Mapping[str, np.ndarray], start: int, rows: Mapping[str, np.ndarray], oldest: int, next_row: int
 ) -> int:
     """Write archived rows into a ring buffer, except those that it no longer holds.
 
@@ -149,21 +154,24 @@ def restore_rows(
         start: number of the first archived row.
         rows: name -> array of archived rows.
         oldest: number of the first row that the ring holds.
-        reached: number of the row after the last one restored so far.
+        next_row: number of the row after the last one restored so far.
 
     Returns:
-        `reached`, after these rows.
+        `next_row`, after these rows.
 
     Raises:
         ValueError, KeyError: rows before these are missing, or these do not fit the ring.
     """
-    if start > reached:
-        raise ValueError(f"rows {reached} to {start} are missing")
-    skipped, end = max(oldest - start, 0), start + len(rows[next(iter(ring))])
+    if start > next_row:
+        raise ValueError(f"rows {next_row} to {start} are missing")
+    first_name = next(iter(ring))
+    end = start + len(rows[first_name])
+    # The first rows of a file may be too old for the ring by now.
+    skipped = max(oldest - start, 0)
     indices = ring_indices(ring, start + skipped, end)
     for name, array in ring.items():
         array[indices] = rows[name][skipped:]
-    return max(reached, end)
+    return max(next_row, end)
 
 
 class Archives:
@@ -180,7 +188,10 @@ class Archives:
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each file of all archives by its name, for the manifest of a checkpoint."""
-        return {name: digest for archive in self._archives.values() for name, digest in archive.digests().items()}
+        digests: dict[str, str] = {}
+        for archive in self._archives.values():
+            digests |= archive.digests()
+        return digests
 
     def state(self) -> dict[str, list[dict[str, Any]]]:
         """State for a checkpoint: the list of files of each archive."""

@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -47,10 +48,10 @@ class Checkpoint:
         """Compare all files with the manifest; returns the first damage in words, None if there is none."""
         try:
             files, shared = self._manifest()
-            expected = {self.path / name: digest for name, digest in files.items()}
-            expected |= {self.shared / name: digest for name, digest in shared.items()}
-            for file, digest in expected.items():
-                _check_file(file, digest, self.path)
+            for name, digest in files.items():
+                _check_file(self.path / name, digest, self.path)
+            for name, digest in shared.items():
+                _check_file(self.shared / name, digest, self.path)
         except Damaged as error:
             return str(error)
         return None
@@ -58,9 +59,10 @@ class Checkpoint:
     def needs(self) -> set[str]:
         """Names of the shared files that it needs; none if its manifest is damaged, which makes it useless."""
         try:
-            return set(self._manifest()[1])
+            _, shared = self._manifest()
         except BadInput:
             return set()
+        return set(shared)
 
     def remove(self) -> None:
         """Remove the checkpoint, if it exists."""
@@ -79,14 +81,7 @@ class Checkpoint:
             raise Damaged("its manifest is missing") from error
         except Damaged as error:
             raise Damaged("its manifest cannot be read") from error
-        found = (document.get("files"), document.get("shared"))
-        for listed in found:
-            if not isinstance(listed, dict) or not all(
-                _NAME.fullmatch(name) and isinstance(digest, str) and _DIGEST.fullmatch(digest)
-                for name, digest in listed.items()
-            ):
-                raise Damaged("its manifest is not valid")
-        return found  # type: ignore[return-value]
+        return _checked_list(document.get("files")), _checked_list(document.get("shared"))
 
 
 class CheckpointStore:
@@ -99,7 +94,10 @@ class CheckpointStore:
     """
 
     def __init__(self, run: RunFolder, kind: str, keep: int) -> None:
-        self._run, self._folder, self._kind, self._keep = run, run.checkpoints, kind, keep
+        self._run = run
+        self._folder = run.checkpoints
+        self._kind = kind
+        self._keep = keep
 
     @contextlib.contextmanager
     def writing(self, step: int, shared_files: Callable[[], Mapping[str, str]] = dict) -> Iterator[Path]:
@@ -180,11 +178,25 @@ class CheckpointStore:
 
     def all(self) -> Iterator[Checkpoint]:
         """Iterate over all checkpoints, newest first, damaged or not."""
-        named = re.compile(re.escape(self._kind) + r"-(\d{12})")
+        pattern = re.compile(re.escape(self._kind) + r"-(\d{12})")
         for path in sorted(self._folder.glob(f"{self._kind}-*"), reverse=True):
-            match = named.fullmatch(path.name)
+            match = pattern.fullmatch(path.name)
             if match is not None and path.is_dir() and not path.is_symlink():
                 yield Checkpoint(path, int(match[1]), self._run.replay)
+
+
+def _checked_list(digests: Any) -> dict[str, str]:
+    """One of a manifest's lists, name -> SHA-256.
+
+    Raises:
+        Damaged: it is none, or names files outside of their folder.
+    """
+    if not isinstance(digests, dict):
+        raise Damaged("its manifest is not valid")
+    for name, value in digests.items():
+        if not (_NAME.fullmatch(name) and isinstance(value, str) and _DIGEST.fullmatch(value)):
+            raise Damaged("its manifest is not valid")
+    return digests
 
 
 def digest(file: Path) -> str:
@@ -210,8 +222,10 @@ def flush_folder(folder: Path) -> None:
 
 def _check_file(file: Path, expected: str, owner: Path) -> None:
     name = file.relative_to(owner) if file.is_relative_to(owner) else file.name
-    if file.is_symlink() or not file.is_file():
-        raise Damaged(f"{name} is {'a link' if file.is_symlink() else 'missing'}")
+    if file.is_symlink():
+        raise Damaged(f"{name} is a link")
+    if not file.is_file():
+        raise Damaged(f"{name} is missing")
     size = file.stat().st_size
     if size > psutil.virtual_memory().total:  # it is read into memory later; a sparse file may claim any size
         raise Damaged(f"{name} has {size / 2**30:.0f} GiB, more than fits into memory")

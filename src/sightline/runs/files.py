@@ -36,8 +36,9 @@ def open_regular(path: Path, writes: bool = False) -> IO[bytes]:
         FileNotFoundError: there is no such file.
         Damaged: it is a link, not a regular file, or cannot be opened.
     """
-    # Without O_NONBLOCK, opening a pipe would wait for its other end.
-    flags = (os.O_RDWR if writes else os.O_RDONLY) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_RDWR if writes else os.O_RDONLY
+    # Windows has neither. Without O_NONBLOCK, opening a pipe would wait for its other end.
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags)
     except FileNotFoundError:
@@ -83,8 +84,10 @@ def parse_json(text: str | bytes, name: str) -> Any:
     Raises:
         Damaged: it is not valid JSON, or nested too deeply.
     """
+    if isinstance(text, str):
+        text = text.removeprefix("\ufeff")  # which some editors put before UTF-8
     try:
-        return json.loads(text.removeprefix("\ufeff") if isinstance(text, str) else text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{name} is damaged: it is not valid JSON ({' '.join(str(error).split())[:100]})") from error
 
@@ -114,24 +117,24 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
     write_atomically(path, f"{text}\n".encode())
 
 
-def check_format(found: Any, name: str) -> None:
+def check_format(number: Any, name: str) -> None:
     """Refuse a file with another format number.
 
     Args:
-        found: the format number in the file, None if there is none.
+        number: the format number in the file, None if there is none.
         name: name of the file in error messages.
 
     Raises:
         BadInput: it is not the number of this version.
     """
-    if found == FORMAT and not isinstance(found, bool):
+    if number == FORMAT and not isinstance(number, bool):
         return
-    if found is None:
+    if number is None:
         raise BadInput(
             f"{name} has no format number: it was written by an older version of Sightline; open it with that version "
             "(see versions.json), or train again"
         )
-    raise BadInput(f"{name} has format {str(found)[:20]} and this Sightline reads format {FORMAT}; upgrade Sightline")
+    raise BadInput(f"{name} has format {str(number)[:20]} and this Sightline reads format {FORMAT}; upgrade Sightline")
 
 
 def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
@@ -142,10 +145,11 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     Args:
         content: all of it, or its parts one after the other.
     """
+    parts = [content] if isinstance(content, bytes) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
     try:
         with temporary.open("wb") as file:
-            file.writelines([content] if isinstance(content, bytes) else content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

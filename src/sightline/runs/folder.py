@@ -33,8 +33,10 @@ from sightline.runs.lease import LEASE, Lease, take_lease
 from sightline.runs.temporary import remove_abandoned
 from sightline.runs.trust import check_code_of_blocks, check_trusted
 
-TRAJECTORIES, PICTURES = "trajectories", "pictures"
-"""Folder of an agent's recorded episodes, and that of their pictures inside it."""
+TRAJECTORIES = "trajectories"
+"""Folder of an agent's recorded episodes."""
+PICTURES = "pictures"
+"""Folder of their pictures inside it."""
 PACKAGES = ("sightline", "torch", "gymnasium", "stable-baselines3", "open-clip-torch", "transformers", "numpy")
 _BEFORE_RECIPE = ("run.json", "versions.json", "command.txt")
 """Files of a new run that are written before its recipe."""
@@ -77,13 +79,15 @@ class RunFolder:
     @property
     def id(self) -> str:
         """Id of the run, which stays when its folder is renamed or moved; the folder's name where there is none."""
-        return str((self.read_json("run.json") or {}).get("id") or self.path.resolve().name)
+        document = self.read_json("run.json") or {}
+        return str(document.get("id") or self.path.resolve().name)
 
     @property
     def created(self) -> float:
         """When the run began, in seconds since 1970; names of folders hold times of some time zone."""
         try:
-            return datetime.fromisoformat((self.read_json("run.json") or {})["created"]).timestamp()
+            document = self.read_json("run.json") or {}
+            return datetime.fromisoformat(document["created"]).timestamp()
         except (BadInput, KeyError, TypeError, ValueError, OSError):
             return 0.0
 
@@ -121,9 +125,8 @@ class RunFolder:
         try:
             return validate_recipe(document)
         except BadInput as error:
-            if isinstance(error.__cause__, ValidationError) and any(
-                item["type"] == "unknown_plugin" for item in error.__cause__.errors()
-            ):
+            items = error.__cause__.errors() if isinstance(error.__cause__, ValidationError) else []
+            if any(item["type"] == "unknown_plugin" for item in items):
                 raise BadInput(
                     f"the run '{self.path}' names a plug-in that is not known here ({error}); install its package, or "
                     "register it first"
@@ -155,7 +158,9 @@ class RunFolder:
         Raises:
             LeaseLost: another process has taken over the folder.
         """
-        return contextlib.nullcontext() if self.lease is None else self.lease.writing()
+        if self.lease is None:
+            return contextlib.nullcontext()
+        return self.lease.writing()
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the run atomically."""
@@ -198,11 +203,13 @@ def owned_run(
     Raises:
         BadInput: another process owns the folder; it holds a run already (or none, to resume); or it is not writable.
     """
-    made = _missing(path)
+    missing_folders = _missing(path)
     check_name(path)
     if resume:
         open_run(path)
-    lease = take_lease(path) if resume else claim_folder(path)
+        lease = take_lease(path)
+    else:
+        lease = claim_folder(path)
     _remove_half_written(path)
     remove_abandoned()
     run = RunFolder(path, lease)
@@ -211,7 +218,9 @@ def owned_run(
         with run.writing():
             if not resume:
                 _write_initial_files(run, recipe, command)
-            elif (before := run.recipe()) != recipe:
+                return run
+            before = run.recipe()
+            if before != recipe:
                 if before.steps > recipe.steps:
                     raise BadInput(f"'{path}' was extended to steps={before.steps} in the meantime; try again")
                 # The run is extended: keep the result of the shorter one beside the new result.
@@ -224,7 +233,7 @@ def owned_run(
         yield begin
     finally:
         lease.release()
-        _remove_empty(made)
+        _remove_empty(missing_folders)
 
 
 def _write_initial_files(run: RunFolder, recipe: Recipe, command: str | None) -> None:
@@ -235,8 +244,8 @@ def _write_initial_files(run: RunFolder, recipe: Recipe, command: str | None) ->
         "run.json", {"id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="milliseconds")}
     )
     run.write_json("versions.json", versions())
-    started = command or shlex.join(["sightline", *sys.argv[1:]])
-    run.write_text("command.txt", masked(started) + "\n")
+    command = command or shlex.join(["sightline", *sys.argv[1:]])
+    run.write_text("command.txt", masked(command) + "\n")
     write_recipe(run, recipe)  # the last one: with it the folder is a run, which can be resumed
 
 
@@ -248,7 +257,7 @@ def claim_folder(path: Path) -> Lease:
     Raises:
         BadInput: the folder holds something else, another process owns it, or it cannot be made or written to.
     """
-    made = _missing(path)
+    missing_folders = _missing(path)
     if path.is_symlink() and not path.exists():
         raise BadInput(f"'{path}' is a link to a folder that does not exist; choose another --run-dir")
     try:
@@ -264,7 +273,7 @@ def claim_folder(path: Path) -> Lease:
     except BaseException:
         if lease is not None:
             lease.release()
-        _remove_empty(made)
+        _remove_empty(missing_folders)
         raise
     return lease
 
@@ -307,11 +316,13 @@ def check_free(path: Path) -> None:
         BadInput: the folder holds anything else.
     """
     run = RunFolder(path)
-    others = [file for file in path.iterdir() if not _is_of_a_beginning(file)] if path.is_dir() else [path]
-    if not others or not path.exists():
+    if not path.exists():
         return
-    began = not run.recipe_file.is_file() or run.metrics_file.is_file() or any(run.checkpoints.glob("*"))
-    if began:
+    if path.is_dir() and all(_is_of_a_beginning(file) for file in path.iterdir()):
+        return
+    is_other = not run.recipe_file.is_file()
+    has_begun = run.metrics_file.is_file() or any(run.checkpoints.glob("*"))
+    if is_other or has_begun:
         raise BadInput(f"'{path}' exists already; add --resume to continue that run, or choose another --run-dir")
 
 
@@ -388,11 +399,12 @@ def latest_runs(name: str) -> list[RunFolder]:
     Raises:
         BadInput: there is none.
     """
-    made_by_us = re.compile(re.escape(name) + r"-\d{8}-\d{6}(-\d{3})?(-2)*")
-    found = [file.parent for file in Path("runs").glob("*/recipe.yaml") if made_by_us.fullmatch(file.parent.name)]
-    if not found:
+    name_of_a_run = re.compile(re.escape(name) + r"-\d{8}-\d{6}(-\d{3})?(-2)*")  # as `default_run_path` makes them
+    folders = [file.parent for file in Path("runs").glob("*/recipe.yaml")]
+    runs = [RunFolder(folder) for folder in folders if name_of_a_run.fullmatch(folder.name)]
+    if not runs:
         raise BadInput(f"there is no run of '{name}' under runs/ to resume; give its folder with --run-dir")
-    return sorted(map(RunFolder, found), key=lambda run: (run.created, run.path.name), reverse=True)
+    return sorted(runs, key=lambda run: (run.created, run.path.name), reverse=True)
 
 
 @dataclass(frozen=True)
@@ -456,10 +468,8 @@ def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> in
 
 def versions() -> dict[str, str]:
     """Versions of Python, the platform and the packages that affect results."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
+    document = {"python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            document[package] = metadata.version(package)
+    return document

@@ -63,7 +63,8 @@ class Lease:
     """Lease of a run folder, acquired by `take_lease`. While it is held, a thread renews its heartbeat."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._id = folder, uuid.uuid4().hex
+        self._folder = folder
+        self._id = uuid.uuid4().hex
         self._started = _now()
         self._inside = threading.RLock()
         self._depth = 0
@@ -184,7 +185,8 @@ def _locked(folder: Path, patience: float = 10.0) -> Iterator[None]:
     except ImportError:  # Windows has no `flock`: the lease alone has to suffice
         yield
         return
-    descriptor, locked = os.open(folder, os.O_RDONLY), False
+    descriptor = os.open(folder, os.O_RDONLY)
+    locked = False
     try:
         deadline = time.monotonic() + patience
         while True:
@@ -266,7 +268,9 @@ def _age(file: Path) -> float:
 
 def _describe(holder: dict[str, Any]) -> str:
     """Holder of a lease in words, for messages."""
-    host, pid, started = (str(holder.get(name, "?"))[:60] for name in ("host", "pid", "started"))
+    host = str(holder.get("host", "?"))[:60]
+    pid = str(holder.get("pid", "?"))[:60]
+    started = str(holder.get("started", "?"))[:60]
     return f"process {pid} on {host} (since {started})"
 
 

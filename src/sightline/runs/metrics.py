@@ -7,7 +7,6 @@ grows as long as the run does, so it is read line by line.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import math
 import os
@@ -56,8 +55,12 @@ class Metrics:
             if not self._file.tell():
                 self._file.write(_FIRST_LINE)
                 self._file.flush()
-            self._tensorboard = _tensorboard(run, resume_step) if tensorboard else None
-        self._wandb = _wandb(run, wandb) if wandb else None
+            self._tensorboard: Any = None
+            if tensorboard:
+                self._tensorboard = _tensorboard(run, resume_step)
+        self._wandb: Any = None
+        if wandb:
+            self._wandb = _wandb(run, wandb)
 
     def write(self, step: int, values: dict[str, float | int | None]) -> None:
         """Log metrics at a step; None means unknown and is left out, NaN and infinity are written as null.
@@ -65,17 +68,19 @@ class Metrics:
         Raises:
             LeaseLost: another process has taken over the run.
         """
-        known = {name: value for name, value in values.items() if value is not None}
-        finite = {name: value if math.isfinite(value) else None for name, value in known.items()}
+        numbers = {name: value for name, value in values.items() if value is not None}
+        record: dict[str, float | int | None] = {"step": step}
+        for name, value in numbers.items():
+            record[name] = value if math.isfinite(value) else None  # JSON has no NaN
         with self._run.writing():
-            self._file.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
+            self._file.write(json.dumps(record, allow_nan=False) + "\n")
             self._file.flush()
             if self._tensorboard is not None:
-                for name, value in known.items():
+                for name, value in numbers.items():
                     self._tensorboard.add_scalar(name, value, step)
                 self._tensorboard.flush()  # or its thread would write later, when the run may have another owner
         if self._wandb is not None:
-            self._wandb.log(known, step=step)
+            self._wandb.log(numbers, step=step)
 
     def size(self) -> int:
         """Bytes of the file so far, all of them on disk; a run that is resumed from here goes on after them."""
@@ -161,7 +166,8 @@ def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     with file:
-        line, number = file.readline(MAX_RECORD), 0
+        line = file.readline(MAX_RECORD)
+        number = 0
         while line:
             number += 1
             following = file.readline(MAX_RECORD)
@@ -201,8 +207,15 @@ def _drop_later_records(path: Path, step: int, size: int | None) -> None:
     if size is not None and _cut(path, size):
         return
     # Written by an earlier version, or shorter than it was: the steps of the records say what to keep.
-    kept = (json.dumps(record) + "\n" for record in iterate_metrics(path) if record["step"] <= step)
-    write_atomically(path, (line.encode() for line in itertools.chain([_FIRST_LINE], kept)))
+    write_atomically(path, _lines_until(path, step))
+
+
+def _lines_until(path: Path, step: int) -> Iterator[bytes]:
+    """Lines of a metrics file without the records of steps after this one, one by one."""
+    yield _FIRST_LINE.encode()
+    for record in iterate_metrics(path):
+        if record["step"] <= step:
+            yield f"{json.dumps(record)}\n".encode()
 
 
 def _cut(path: Path, size: int) -> bool:
@@ -224,8 +237,8 @@ def _cut(path: Path, size: int) -> bool:
 def _tensorboard(run: RunFolder, resume_step: int | None) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
-    purge = None if resume_step is None else resume_step + 1
-    return SummaryWriter(str(run.path / "tensorboard"), purge_step=purge)
+    first_new_step = None if resume_step is None else resume_step + 1
+    return SummaryWriter(str(run.path / "tensorboard"), purge_step=first_new_step)
 
 
 def _wandb(run: RunFolder, project: str) -> Any:

@@ -63,13 +63,17 @@ class ProgressBar:
         self._console.print(message, markup=False, soft_wrap=True)
 
     def _numbers(self) -> str:
+        speed = self._latest.get("time/steps_per_second")
+        reward = self._latest.get("rollout/reward")
+        success = self._latest.get("rollout/success")
+        accuracy = self._latest.get("rollout/truthful")
         parts = []
-        if "time/steps_per_second" in self._latest:
-            parts.append(f"{self._latest['time/steps_per_second']:.0f} steps/s")
-        if "rollout/reward" in self._latest:
-            parts.append(f"reward {self._latest['rollout/reward']:.3f}")
-        if "rollout/success" in self._latest:
-            parts.append(f"success {100 * self._latest['rollout/success']:.0f} %")
-        if "rollout/truthful" in self._latest:
-            parts.append(f"true {100 * self._latest['rollout/truthful']:.0f} %")
+        if speed is not None:
+            parts.append(f"{speed:.0f} steps/s")
+        if reward is not None:
+            parts.append(f"reward {reward:.3f}")
+        if success is not None:
+            parts.append(f"success {100 * success:.0f} %")
+        if accuracy is not None:
+            parts.append(f"true {100 * accuracy:.0f} %")
         return "  ".join(parts)

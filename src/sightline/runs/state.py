@@ -45,8 +45,9 @@ def write_state(file: Path, state: Any) -> None:
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    arrays: dict[str, np.ndarray] = {}
-    text = json.dumps({"format": FORMAT, "state": _encoded(state, "", arrays)}, allow_nan=False)
+    arrays: dict[str, np.ndarray] = {}  # filled in by `_encoded`
+    document = {"format": FORMAT, "state": _encoded(state, "", arrays)}
+    text = json.dumps(document, allow_nan=False)
     try:
         save_file(arrays, file, {METADATA: text})  # one entry, as the library writes several in random order
     except SafetensorError as error:  # raised for a full disk, for example
@@ -66,10 +67,11 @@ def read_state(file: Path) -> Any:
     if file.is_symlink() or not file.is_file():
         raise Damaged(f"'{file}' is missing, or not a regular file")
     try:
-        with safe_open(file, "np") as stored:
-            document = parse_json((stored.metadata() or {}).get(METADATA, "{}"), f"'{file}'")
+        with safe_open(file, "np") as opened:
+            metadata = opened.metadata() or {}
+            document = parse_json(metadata.get(METADATA, "{}"), f"'{file}'")
             check_format(document.get("format"), f"'{file}'")
-            return _decoded(document["state"], _ReadOnceTensors(stored))
+            return _decoded(document["state"], _ReadOnceTensors(opened))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"'{file}' is damaged: {' '.join(str(error).split())[:200]}") from error
 
@@ -95,7 +97,9 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": str(value)}
+        if math.isfinite(value):
+            return value
+        return {"$float": str(value)}
     if isinstance(value, np.generic):
         return _encoded(value.item(), path, arrays)
     if isinstance(value, np.ndarray):
@@ -109,8 +113,10 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return {key: _encoded(item, f"{path}/{key}", arrays) for key, item in value.items()}
-        items = [(_encoded(key, path, arrays), _encoded(item, f"{path}/{key}", arrays)) for key, item in value.items()]
-        return {"$dict": items}
+        pairs = []
+        for key, item in value.items():
+            pairs.append((_encoded(key, path, arrays), _encoded(item, f"{path}/{key}", arrays)))
+        return {"$dict": pairs}
     if hasattr(value, "detach"):
         return _encoded_tensor(value, path, arrays)
     raise TypeError(f"{path or 'the state'} is a {type(value).__name__}, which is not plain data")
@@ -136,35 +142,38 @@ def _store_array(array: np.ndarray, path: str, arrays: dict[str, np.ndarray]) ->
 class _ReadOnceTensors:
     """Reader that returns each tensor of a file once, so that a small file cannot fill the memory by repetition."""
 
-    def __init__(self, stored: Any) -> None:
-        self._stored = stored
-        self._given: set[str] = set()
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._names_read: set[str] = set()
 
     def get_tensor(self, name: str) -> np.ndarray:
-        if name in self._given:
+        if name in self._names_read:
             raise ValueError(f"it names the array {name[:80]!r} twice")
-        self._given.add(name)
-        array: np.ndarray = self._stored.get_tensor(name)
+        self._names_read.add(name)
+        array: np.ndarray = self._file.get_tensor(name)
         return array
 
 
-def _decoded(value: Any, stored: _ReadOnceTensors) -> Any:
+def _decoded(value: Any, tensors: _ReadOnceTensors) -> Any:
+    """Decode what `_encoded` gave."""
     if isinstance(value, list):
-        return [_decoded(item, stored) for item in value]
+        return [_decoded(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     match value:
         case {"$array": str() as name}:
-            return stored.get_tensor(name)
+            return tensors.get_tensor(name)
         case {"$tensor": str() as name}:
             import torch
 
-            tensor = torch.from_numpy(stored.get_tensor(name))
-            return tensor.view(torch.bfloat16) if value.get("dtype") == "bfloat16" else tensor
+            tensor = torch.from_numpy(tensors.get_tensor(name))
+            if value.get("dtype") == "bfloat16":
+                return tensor.view(torch.bfloat16)
+            return tensor
         case {"$tuple": list() as items}:
-            return tuple(_decoded(item, stored) for item in items)
+            return tuple(_decoded(item, tensors) for item in items)
         case {"$float": str() as text}:
             return float(text)
         case {"$dict": list() as items}:
-            return {_decoded(key, stored): _decoded(item, stored) for key, item in items}
-    return {key: _decoded(item, stored) for key, item in value.items()}
+            return {_decoded(key, tensors): _decoded(item, tensors) for key, item in items}
+    return {key: _decoded(item, tensors) for key, item in value.items()}

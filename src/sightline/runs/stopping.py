@@ -25,9 +25,11 @@ COPIES_SECONDS = 1.0
 
 def stop_signals() -> list[int]:
     """Signals that ask to stop. That of a terminal that is gone is none where it is ignored, as under `nohup`."""
-    hangup = getattr(signal, "SIGHUP", None)
-    heeded = [] if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN else [hangup]
-    return [signal.SIGINT, signal.SIGTERM, *heeded]
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
+    return numbers
 
 
 class Stopped(Exception):
@@ -40,12 +42,15 @@ class Stopped(Exception):
 
     def __init__(self, signal_number: int, saved_step: int | None) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
-        self.signal_number, self.saved_step = signal_number, saved_step
+        self.signal_number = signal_number
+        self.saved_step = saved_step
 
     @property
     def saved(self) -> str:
         """What was saved, in words."""
-        return "nothing was collected yet" if self.saved_step is None else f"saved at step {self.saved_step}"
+        if self.saved_step is None:
+            return "nothing was collected yet"
+        return f"saved at step {self.saved_step}"
 
     @property
     def advice(self) -> str:
@@ -106,7 +111,8 @@ class StopRequests:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is None:
-            self.signal_number, self._asked_at = number, time.monotonic()
+            self.signal_number = number
+            self._asked_at = time.monotonic()
         elif number == signal.SIGINT or (number == signal.SIGTERM and self.overdue(COPIES_SECONDS)):
             raise GivenUp(number)
 

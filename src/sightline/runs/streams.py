@@ -74,7 +74,8 @@ def steady_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-    sys.stdout, sys.stderr = steady(sys.stdout), steady(sys.stderr)
+    sys.stdout = steady(sys.stdout)
+    sys.stderr = steady(sys.stderr)
 
 
 def failure_of_stdout() -> OSError | None:

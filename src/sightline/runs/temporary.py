@@ -38,10 +38,11 @@ class TemporaryFolder:
 
     def __init__(self, kind: str, within: Path | None = None) -> None:
         remove_abandoned()
-        made = Path(tempfile.mkdtemp(_UNLOCKED, f"sightline-{kind}-", within))
-        descriptor = os.open(made, os.O_RDONLY)
+        unlocked = Path(tempfile.mkdtemp(_UNLOCKED, f"sightline-{kind}-", within))
+        descriptor = os.open(unlocked, os.O_RDONLY)
         _lock(descriptor)
-        self.path = made.rename(made.with_suffix(_SUFFIX))
+        # Only now may it look abandoned to others, who try the lock.
+        self.path = unlocked.rename(unlocked.with_suffix(_SUFFIX))
         self._end = weakref.finalize(self, _remove, self.path, descriptor)
 
     def remove(self) -> None:

@@ -36,7 +36,10 @@ def check_trusted(recipe: Recipe, folder: Path, stated: Sequence[str] = (), asks
     Raises:
         BadInput: naming the first such key and its value.
     """
-    for key, value, what in (*_code_keys(recipe), *(_external_keys(recipe) if asks else ())):
+    foreign_keys = list(_code_keys(recipe))
+    if asks:
+        foreign_keys += _external_keys(recipe)
+    for key, value, what in foreign_keys:
         if key not in stated:
             raise _not_trusted(folder, key, value, what)
 
@@ -111,5 +114,8 @@ def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     """Whether an address is one of this machine's own in a network."""
     import psutil
 
-    own = (entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
-    return str(address) in (name.partition("%")[0] for name in own)
+    for entries in psutil.net_if_addrs().values():
+        for entry in entries:
+            if entry.address.partition("%")[0] == str(address):  # IPv6 addresses may end with their interface
+                return True
+    return False

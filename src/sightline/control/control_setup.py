@@ -1,4 +1,4 @@
-"""Build the setup of a completed recipe: load the models, find the environment, reach the teacher."""
+"""Setup of a run with a policy, built from a completed recipe: models, environment and teacher."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ class ControlSetup:
     ) -> Episodes | None:
         """Play a panel in environments as those of training; see `play_panel`."""
         recipe = self.recipe
-        processes = recipe.envs if recipe.workers == "processes" else 0
+        processes = 0
+        if recipe.workers == "processes":  # environments that need processes of their own in training need them here
+            processes = recipe.envs
         return play_panel(
             policy,
             self.make,
@@ -96,7 +98,7 @@ class ControlSetup:
         )
 
 
-def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
+def build_setup(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     """Load the models, find the environment and reach the teacher of a completed recipe.
 
     Args:
@@ -109,23 +111,33 @@ def build(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     check_learner(recipe)
     if recipe.wandb:
         check_wandb()
-    context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_seen(recipe, *size))
+    context = RewardContext(
+        recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_observation(recipe, *size)
+    )
     reward = build_reward(reward_config(recipe.reward), context)
     if recipe.replay is not None:
         _check_replay(recipe.replay, reward.model)
+    # One environment is made and looked at, so that what cannot work is refused before anything is collected.
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
+    warnings = list(reward.warnings)
     try:
-        read = _how_it_is_read(recipe, env, reward.model)
-        slow = _software_opengl(env) if reward.frames else None
-        # What is only evaluated was noticed in training.
-        noticed = noticed_in(env, recipe, reward) if asks else ()
+        warnings += _how_it_is_read(recipe, env, reward.model)
+        if reward.frames and (slow := _software_opengl(env)) is not None:
+            warnings.append(slow)
+        if asks:  # in a run that is only evaluated, training has noticed it
+            warnings += noticed_in(env, recipe, reward)
     finally:
         close_env(env)
-    warnings = (*reward.warnings, *read, *([] if slow is None else [slow]), *noticed)
-    learned_in = env_maker(recipe, reward.frame_size, render=reward.frames, training=True)
-    shown = env_maker(recipe, VIDEO_SIZE)
-    return ControlSetup(recipe, find_task(recipe.env), make, learned_in, shown, reward, warnings)
+    return ControlSetup(
+        recipe,
+        find_task(recipe.env),
+        make=make,
+        make_for_training=env_maker(recipe, reward.frame_size, render=reward.frames, training=True),
+        make_for_display=env_maker(recipe, VIDEO_SIZE),
+        reward=reward,
+        warnings=tuple(warnings),
+    )
 
 
 def _how_it_is_read(recipe: ControlRecipe, env: gymnasium.Env[Any, Any], model: RewardModel) -> list[str]:
@@ -149,7 +161,7 @@ def _software_opengl(env: gymnasium.Env[Any, Any]) -> str | None:
     EGL does so without a word where a GPU's driver does not offer it.
     """
     if "mujoco" not in sys.modules:
-        return None  # nothing to be asked, so no frame is rendered for it
+        return None  # other simulators' contexts cannot be asked, so no frame is rendered for it
     before = opengl_context()  # perhaps of another environment of this process
     env.reset(seed=0)
     env.render()
@@ -177,13 +189,15 @@ def _check_replay(folder: str, model: RewardModel) -> None:
         )
 
 
-def _first_seen(recipe: ControlRecipe, frame_size: tuple[int, int] | None, states: bool) -> np.ndarray:
+def _first_observation(recipe: ControlRecipe, frame_size: tuple[int, int] | None, states: bool) -> np.ndarray:
     """The environment's first frame, or its first state."""
     env = env_maker(recipe, frame_size)()
     try:
         state, _ = env.reset(seed=0)
-        if isinstance(state, dict) and states:
+        if not states:
+            return rgb_frame(env)
+        if isinstance(state, dict):
             raise BadInput(STATES_IN_PARTS)
-        return np.asarray(state) if states else rgb_frame(env)
+        return np.asarray(state)
     finally:
         close_env(env)
