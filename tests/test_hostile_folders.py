@@ -333,7 +333,7 @@ def test_nor_are_those_of_a_stranger_s_agent(override: str, key: str, tmp_path: 
     recipe = load_recipe("numberline", [override, "policy.sampler=server"])
     with pytest.raises(BadInput, match=rf"\({re.escape(key)}="):
         check_trusted(recipe, tmp_path)
-    check_trusted(recipe, tmp_path, stated=[key])
+    check_trusted(recipe, tmp_path, stated_keys=[key])
     check_trusted(recipe, tmp_path, asks=False)
 
 

@@ -86,10 +86,10 @@ def train(
         if recipe is None and "env" not in overrides:  # keys of the run's own recipe
             completed = roles.resumed_with_keys(run, overrides, list(overrides), trust)
         else:
-            stated = list(overrides)
+            stated_keys = list(overrides)
             if isinstance(recipe, Mapping):
-                stated += recipe
-            completed = roles.resumed_recipe(run, load_recipe(_plain_recipe(recipe), overrides), stated, trust)
+                stated_keys += recipe
+            completed = roles.resumed_recipe(run, load_recipe(_plain_recipe(recipe), overrides), stated_keys, trust)
         path = run.path
         name = path.name
     else:
@@ -338,12 +338,12 @@ class Run:
         from sightline.control.relabelling import relabelled, relabelled_recipe
 
         if not train:
-            stated = list(overrides)
+            names = list(overrides)
             if run_dir is not None:
-                stated.insert(0, "run_dir")
-            if stated:
-                names = ", ".join(stated)
-                raise BadInput(f"{names}: these are for the run that learns from the new rewards; add train=True")
+                names.insert(0, "run_dir")
+            if names:
+                listed = ", ".join(names)
+                raise BadInput(f"{listed}: these are for the run that learns from the new rewards; add train=True")
             return relabelled(self._folder, goal, baseline, alpha, self._trust)
         recipe = relabelled_recipe(self._folder, goal, baseline, alpha, self._trust)
         return globals()["train"](recipe, run_dir=run_dir, progress=progress, **overrides)  # type: ignore[no-any-return]

@@ -18,10 +18,10 @@ from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import (
     RunFolder,
     check_same_recipe,
+    filled_keys,
     latest_runs,
     owned_run,
     recipe_changes,
-    stated_keys,
 )
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
@@ -52,20 +52,20 @@ def run_to_resume(name: str, recipe: Recipe) -> RunFolder:
         with contextlib.suppress(BadInput):  # damaged, or of a plug-in that is not installed
             # A key that the run lacks is of a learner or reward that was left open, and chosen when the run began.
             own_keys = leaves(run.recipe())
-            keys = [key for key in stated_keys(recipe) if key in own_keys and key != "steps"]
+            keys = [key for key in filled_keys(recipe) if key in own_keys and key != "steps"]
             if not recipe_changes(run, recipe, keys):
                 return run
     return runs[0]
 
 
 def resumed_recipe(
-    run: RunFolder, recipe: Recipe | None, stated: Sequence[str], trust: bool, own: bool = False
+    run: RunFolder, recipe: Recipe | None, stated_keys: Sequence[str], trust: bool, own: bool = False
 ) -> Recipe:
     """The recipe with which a run goes on: its own, with the user's steps if these are more.
 
     Args:
         recipe: the recipe that the user names; None for the run's.
-        stated: its keys that the user states; they must be those of the run, but for `steps`, which may grow.
+        stated_keys: its keys that the user states; they must be those of the run, but for `steps`, which may grow.
         trust: whether code that the run's recipe names may be imported.
         own: whether `recipe` was read from the run folder itself, so that it says nothing in the user's name.
 
@@ -74,34 +74,34 @@ def resumed_recipe(
     """
     if recipe is None:
         return run.trusted_recipe(trust)
-    more_steps = check_same_recipe(run, recipe, ["env", *stated])
+    more_steps = check_same_recipe(run, recipe, ["env", *stated_keys])
     agreed: list[str] = []
     if not own:
         # Code that the user's own recipe names, too, is the user's.
         keys = [key for key in leaves(run.recipe()) if key in leaves(recipe)]
         changed = {change.key for change in recipe_changes(run, recipe, keys)}
         agreed = [key for key in keys if key not in changed]
-    resumed = run.trusted_recipe(trust, [*stated, *agreed])
+    resumed = run.trusted_recipe(trust, [*stated_keys, *agreed])
     if more_steps is None:
         return resumed
     return resumed.model_copy(update={"steps": more_steps})
 
 
 def resumed_with_keys(
-    run: RunFolder, overrides: Sequence[str] | Mapping[str, Any], stated: Sequence[str], trust: bool
+    run: RunFolder, overrides: Sequence[str] | Mapping[str, Any], stated_keys: Sequence[str], trust: bool
 ) -> Recipe:
     """The recipe with which a run goes on, where the user names no recipe: overrides are keys of the run's own.
 
     Args:
         overrides: see `load_recipe`.
-        stated: their keys.
+        stated_keys: their keys.
 
     Raises:
         BadInput: as `resumed_recipe`; or a key is unknown.
     """
-    run.trusted_recipe(trust, stated)  # before anything that it names is imported
+    run.trusted_recipe(trust, stated_keys)  # before anything that it names is imported
     recipe = load_recipe(run.document(), overrides, own=False)
-    return resumed_recipe(run, recipe, stated, trust, own=True)
+    return resumed_recipe(run, recipe, stated_keys, trust, own=True)
 
 
 def describe_size(recipe: Recipe) -> str:

@@ -39,7 +39,7 @@ from sightline.models.device import available_cores
 from sightline.reports.comparison import SWEEP
 from sightline.reports.pages import duration, read_mapping, read_text
 from sightline.runs.files import read_document, write_document
-from sightline.runs.folder import RunFolder, recipe_changes, stated_keys
+from sightline.runs.folder import RunFolder, filled_keys, recipe_changes
 from sightline.runs.lease import current_owner, take_lease
 from sightline.runs.stopping import Stopped, StopRequests
 from sightline.runs.working_folder import SAFE
@@ -333,13 +333,13 @@ def _plan_cell(recipe: str | None, fixed: Sequence[str], values: Mapping[str, st
     name = cell_name(values)
     cell_overrides = [*fixed, *(f"{key}={value}" for key, value in values.items())]
     try:
-        stated = load_recipe(recipe, cell_overrides)
-        complete = roles.complete(stated)
+        incomplete = load_recipe(recipe, cell_overrides)
+        complete = roles.complete(incomplete)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from error
     arguments = cell_overrides if recipe is None else [recipe, *cell_overrides]
     cell = GridCell(name, path / name, tuple(arguments), complete)
-    _check_same_recipe(cell, stated)
+    _check_same_recipe(cell, incomplete)
     return cell
 
 
@@ -401,11 +401,11 @@ def _merged(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> di
     return merged
 
 
-def _check_same_recipe(cell: GridCell, stated: Recipe) -> None:
+def _check_same_recipe(cell: GridCell, incomplete: Recipe) -> None:
     """Refuse to continue a cell whose recipe has been changed since, for example in its file.
 
     Args:
-        stated: the cell's recipe before it was completed.
+        incomplete: the cell's recipe before it was completed.
 
     Raises:
         BadInput: naming the first key that differs.
@@ -413,7 +413,7 @@ def _check_same_recipe(cell: GridCell, stated: Recipe) -> None:
     if not cell.started:
         return
     # What the recipe leaves open was filled in when the run began, perhaps on another machine.
-    keys = [key for key in stated_keys(stated) if key != "description"]
+    keys = [key for key in filled_keys(incomplete) if key != "description"]
     changes = recipe_changes(RunFolder(cell.path), cell.recipe, keys)
     if changes:
         first = changes[0]

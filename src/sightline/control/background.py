@@ -59,7 +59,7 @@ def evaluate_policy_in(
     folder: Path,
     panel: str,
     episodes: int,
-    judged: bool,
+    with_reward: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Play a panel by a saved policy, judged by what the reward model had learned when it was saved.
@@ -67,7 +67,7 @@ def evaluate_policy_in(
     Args:
         folder: written by `save_policy`.
         panel: name of the panel.
-        judged: False leaves out the reward model.
+        with_reward: False leaves out the reward model.
         stop: asked between steps; if it says so, the rest is not played.
 
     Returns:
@@ -78,7 +78,7 @@ def evaluate_policy_in(
     """
     policy = greedy(load_policy(setup.recipe, folder, acting_spaces(setup.make)))
     with as_learned(folder, setup.reward_model):
-        judge = setup.judge if judged else None
+        judge = setup.judge if with_reward else None
         episodes_played = setup.play(policy, setup.panel(panel, episodes), judge, stop)
     if episodes_played is None:
         raise Interrupted
@@ -106,10 +106,10 @@ class EvaluationProcess:
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
 
-    def submit(self, folder: Path, panel: str, episodes: int, judged: bool) -> None:
+    def submit(self, folder: Path, panel: str, episodes: int, with_reward: bool) -> None:
         """Have a policy evaluated; see `evaluate_policy_in`. Its reply comes after those of the jobs before."""
         assert self._process.stdin is not None, "it was made a pipe"
-        job = {"folder": str(folder), "panel": panel, "episodes": episodes, "judged": judged}
+        job = {"folder": str(folder), "panel": panel, "episodes": episodes, "with_reward": with_reward}
         with contextlib.suppress(BrokenPipeError):  # it has ended; the reply says so
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
@@ -148,7 +148,7 @@ class BackgroundValidation:
     Args:
         process: plays.
         save: writes the policy into a folder.
-        panel, episodes, judged: as in `evaluate_policy_in`.
+        panel, episodes, with_reward: as in `evaluate_policy_in`.
         instead: evaluates a folder in this process, if the other one cannot; gets the reason.
     """
 
@@ -158,14 +158,14 @@ class BackgroundValidation:
         save: Callable[[Path], None],
         panel: str,
         episodes: int,
-        judged: bool,
+        with_reward: bool,
         instead: Callable[[Path, str], dict[str, Any]],
     ) -> None:
         self._process = process
         self._instead = instead
         self._folder = TemporaryFolder("policy")
         save(self._folder.path)
-        process.submit(self._folder.path, panel, episodes, judged)
+        process.submit(self._folder.path, panel, episodes, with_reward)
 
     def numbers(self, wait: bool) -> dict[str, Any] | None:
         """See `Validation`."""
@@ -211,7 +211,7 @@ def _serve(run: Path) -> None:
         job = queued.get()  # without end: the thread ends this process
         try:
             folder = Path(job["folder"])
-            summary = evaluate_policy_in(setup(), folder, job["panel"], job["episodes"], job["judged"])
+            summary = evaluate_policy_in(setup(), folder, job["panel"], job["episodes"], job["with_reward"])
             reply: dict[str, Any] = {"summary": summary}
         except (BadInput, RunFailed) as error:
             reply = {"error": str(error)}

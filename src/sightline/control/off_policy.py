@@ -134,7 +134,7 @@ class OffPolicyTrainer(ControlTrainer):
         if source_recipe.learner.algorithm == recipe.learner.algorithm:
             agreed.append("learner.algorithm")
         buffer = buffer_of(self.model)
-        buffer.copy_from(buffer_of(latest_learner(source, stated=agreed)))
+        buffer.copy_from(buffer_of(latest_learner(source, stated_keys=agreed)))
         relabel(buffer, self.setup.reward_model)
 
     def _untrained(self) -> OffPolicyAlgorithm:

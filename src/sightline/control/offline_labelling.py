@@ -117,7 +117,7 @@ def label_offline(
         LabellingStopped: a signal asked for it.
     """
     if RunFolder(path).recipe_file.is_file():
-        RunFolder(path).trusted_recipe(trust, sorted(_stated_keys(overrides)))  # before anything of it is opened
+        RunFolder(path).trusted_recipe(trust, sorted(_keys_of(overrides)))  # before anything of it is opened
     folder = _folder(path, overrides)
     labels = _labels(folder)
     plan = _plan(path, overrides, labels, folder, count, fresh or not labels, trust)
@@ -165,7 +165,7 @@ def label_offline(
 def _folder(path: Path, overrides: Sequence[str]) -> Path:
     """The folder of the store to write to, which may not be there yet."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        if "env" not in _stated_keys(overrides):
+        if "env" not in _keys_of(overrides):
             raise BadInput(f"there are no labels in '{path}'; say env=… to ask about random play of an environment")
         return path
     return existing_store(path, trust=True)  # `label_offline` has checked it
@@ -178,7 +178,7 @@ def _labels(folder: Path) -> list[StoredLabel]:
         return store.labels()
 
 
-def _stated_keys(overrides: Sequence[str]) -> set[str]:
+def _keys_of(overrides: Sequence[str]) -> set[str]:
     return {override.partition("=")[0] for override in overrides}
 
 
@@ -188,34 +188,34 @@ def _stated_keys(overrides: Sequence[str]) -> set[str]:
 def _plan(
     path: Path, overrides: Sequence[str], labels: list[StoredLabel], folder: Path, count: int, fresh: bool, trust: bool
 ) -> _Plan:
-    stated = _stated_keys(overrides)
+    stated_keys = _keys_of(overrides)
     own: ControlRecipe | None = None
     if RunFolder(path).recipe_file.is_file():
         own = for_control(RunFolder(path).recipe())
     recipe = _recipe(path, own, overrides, labels)
     if not trust:
         check_plain(path)
-        check_trusted(recipe, path, [*stated])
+        check_trusted(recipe, path, [*stated_keys])
     config = recipe.reward.teaching
     if config is None:
         raise BadInput(f"reward.kind={recipe.reward.kind} asks nobody; say reward.kind=learned")
     # What the user says of questions bounds this call as well; what a run's recipe says of its own rounds does not.
-    if stated & {"reward", "reward.questions"} and "questions" in config.model_fields_set:
+    if stated_keys & {"reward", "reward.questions"} and "questions" in config.model_fields_set:
         count = min(count, config.questions)
-    states_budget = stated & {"reward", "reward.budget", "reward.budget.questions"}
+    states_budget = stated_keys & {"reward", "reward.budget", "reward.budget.questions"}
     if states_budget and "questions" in config.budget.model_fields_set:
         count = min(count, config.budget.questions)
     origin = {PLAY: _play(recipe, config, count)}
     # The same command as before, which was cut off: it goes on with its questions, though some have labels by now.
-    names_play = "env" in stated or own is not None
+    names_play = "env" in stated_keys or own is not None
     goes_on = names_play and any(label.context.origin.get(PLAY) == origin[PLAY] for label in labels)
     if fresh or goes_on:
         recipe = resolve(recipe)
         config = recipe.reward.teaching
         assert config is not None, "completing changes no kinds"
         return _Plan(recipe, config, fresh_questions(recipe, config, count), True, origin)
-    earlier_labels = _labels_to_ask_again(labels, recipe, config, own, stated, folder)
-    recipe = _with_the_words_of(earlier_labels[0], recipe, config, own, stated)
+    earlier_labels = _labels_to_ask_again(labels, recipe, config, own, stated_keys, folder)
+    recipe = _with_the_words_of(earlier_labels[0], recipe, config, own, stated_keys)
     with LabelStore(folder, read_only=True) as store:
         questions = _distinct_questions(earlier_labels, store, count)
     return _Plan(recipe, config, questions, False, {})
@@ -234,15 +234,15 @@ def _recipe(
     path: Path, own: ControlRecipe | None, overrides: Sequence[str], labels: list[StoredLabel]
 ) -> ControlRecipe:
     """The run's own recipe, or one for the environment that a store's labels are of; with what the user says."""
-    stated = _stated_keys(overrides)
+    stated_keys = _keys_of(overrides)
     teaching_overrides = list(overrides)
-    if "reward.kind" not in stated:
+    if "reward.kind" not in stated_keys:
         # How answers would come in during training says nothing here, nor may it be refused.
         teaching_overrides = ["reward.lag=false", *teaching_overrides]
     if own is not None:
         own_overrides = overrides if own.reward.teaching is None else teaching_overrides
         return for_control(load_recipe(RunFolder(path).document(), own_overrides, own=False))
-    if "env" not in stated:
+    if "env" not in stated_keys:
         tasks = sorted({label.context.task for label in labels})
         if len(tasks) != 1:
             which = f"are of {', '.join(tasks)}" if tasks else "are none"
@@ -256,7 +256,7 @@ def _labels_to_ask_again(
     recipe: ControlRecipe,
     config: LearnedConfig,
     own: ControlRecipe | None,
-    stated: set[str],
+    stated_keys: set[str],
     folder: Path,
 ) -> list[StoredLabel]:
     """The labels whose questions the recipe's teacher can be asked, at least one.
@@ -275,15 +275,15 @@ def _labels_to_ask_again(
     if not of_kind:
         raise BadInput(f"there are no {noun} in '{folder}' yet; add --fresh to ask about random play")
     goals = list(dict.fromkeys(label.goal for label in of_kind))
-    if "goal" in stated and recipe.goal not in goals:
+    if "goal" in stated_keys and recipe.goal not in goals:
         raise BadInput(_other_words(noun, "goal", goals[0]))
     fitting = of_kind
-    if "goal" in stated or (own is not None and own.goal in goals):
+    if "goal" in stated_keys or (own is not None and own.goal in goals):
         fitting = [label for label in of_kind if label.goal == recipe.goal]
     elif config.teacher.judges_by_own_words and len(goals) > 1:
         listed = ", ".join(f"'{_in_words(goal)}'" for goal in goals)
         raise BadInput(f"these {noun} were asked with several goals, {listed}; say which: goal=…")
-    if "reward.feedback.levels" in stated:
+    if "reward.feedback.levels" in stated_keys:
         levels = fitting[0].levels
         fitting = [label for label in fitting if label.levels == config.feedback.question_levels]
         if not fitting:
@@ -292,7 +292,7 @@ def _labels_to_ask_again(
 
 
 def _with_the_words_of(
-    label: StoredLabel, recipe: ControlRecipe, config: LearnedConfig, own: ControlRecipe | None, stated: set[str]
+    label: StoredLabel, recipe: ControlRecipe, config: LearnedConfig, own: ControlRecipe | None, stated_keys: set[str]
 ) -> ControlRecipe:
     """The recipe with the words that the label's question was asked in.
 
@@ -304,10 +304,10 @@ def _with_the_words_of(
         baseline = own.baseline
     elif task.goal == label.goal:
         baseline = task.baseline
-    if "baseline" in stated and baseline is not None and recipe.baseline != baseline:
+    if "baseline" in stated_keys and baseline is not None and recipe.baseline != baseline:
         raise BadInput(_other_words(config.feedback.noun, "baseline", baseline))
     if baseline is None:
-        baseline = recipe.baseline if "baseline" in stated else ()
+        baseline = recipe.baseline if "baseline" in stated_keys else ()
     words = {"goal": list(label.goal), "baseline": list(baseline)}
     if config.teacher.needs_words:
         try:

@@ -227,18 +227,18 @@ def chosen_policy(run: RunFolder, trust: bool = False) -> BaseAlgorithm:
     return load_policy(recipe, folder, spaces)
 
 
-def latest_learner(run: RunFolder, trust: bool = False, stated: Sequence[str] = ()) -> OffPolicyAlgorithm:
+def latest_learner(run: RunFolder, trust: bool = False, stated_keys: Sequence[str] = ()) -> OffPolicyAlgorithm:
     """The learner of a run's newest whole checkpoint, with its replay buffer: to relabel it, or to look into it.
 
     Args:
         trust: whether code that the run's recipe names may be imported.
-        stated: keys of its recipe that the user has stated with the same value.
+        stated_keys: keys of its recipe that the user has stated with the same value.
 
     Raises:
         BadInput: the run has no whole checkpoint, or stored no transitions, or its recipe names code of its own.
         Damaged: the checkpoint does not fit the recipe.
     """
-    recipe = for_control(run.trusted_recipe(trust, stated, asks=False))
+    recipe = for_control(run.trusted_recipe(trust, stated_keys, asks=False))
     if isinstance(recipe.learner, OnPolicyLearner):
         raise BadInput(
             f"the run '{run.path}' has stored no transitions: {recipe.learner.algorithm} learns on-policy; collect "

@@ -202,11 +202,11 @@ class ControlTrainer:
 
     def validate(self) -> Validation:
         """Play the validation panel, in another process if there is one."""
-        judged = self._knows_reward()
+        with_reward = self._knows_reward()
         if self._evaluator is not None:
             episodes = self.setup.recipe.evaluation.episodes
-            return self._evaluate_beside(self._evaluator, self.model, "validation", episodes, judged)
-        judge = self.setup.judge if judged else None
+            return self._evaluate_beside(self._evaluator, self.model, "validation", episodes, with_reward)
+        judge = self.setup.judge if with_reward else None
         numbers = self._play(greedy(self.model), self._validation, judge)
         return Finished(numbers, self._save_policy)
 
@@ -215,7 +215,7 @@ class ControlTrainer:
         save_policy(folder, self.model, self.setup.reward_model)
 
     def _evaluate_beside(
-        self, process: EvaluationProcess, model: BaseAlgorithm, panel: str, episodes: int, judged: bool
+        self, process: EvaluationProcess, model: BaseAlgorithm, panel: str, episodes: int, with_reward: bool
     ) -> BackgroundValidation:
         """Have a panel played by the other process; if that fails, play it here."""
 
@@ -223,12 +223,12 @@ class ControlTrainer:
             if self._evaluator is not None:
                 self.session.warn(f"evaluation in the background failed ({reason}); it is made in between instead")
                 self._evaluator = None
-            return evaluate_policy_in(self.setup, folder, panel, episodes, judged, self.session.stop.requested)
+            return evaluate_policy_in(self.setup, folder, panel, episodes, with_reward, self.session.stop.requested)
 
         def save(folder: Path) -> None:
             save_policy(folder, model, self.setup.reward_model)
 
-        return BackgroundValidation(process, save, panel, episodes, judged, instead)
+        return BackgroundValidation(process, save, panel, episodes, with_reward, instead)
 
     def score(self, numbers: Mapping[str, Any]) -> float | None:
         """The reward model's reward where there is one: a task in words has no true return to choose by."""
@@ -257,7 +257,7 @@ class ControlTrainer:
         untrained = self._untrained()
         in_background: BackgroundValidation | None = None
         if self._evaluator is not None:  # both panels are played at the same time
-            in_background = self._evaluate_beside(self._evaluator, untrained, "test", episodes, judged=True)
+            in_background = self._evaluate_beside(self._evaluator, untrained, "test", episodes, with_reward=True)
         numbers = self._play(self._chosen, panel, setup.judge)
         if in_background is None:
             numbers["untrained"] = self._play(greedy(untrained), panel, setup.judge)

@@ -133,12 +133,12 @@ class RunFolder:
                 ) from error
             raise Damaged(f"the recipe of '{self.path}' is damaged: {error}") from error
 
-    def trusted_recipe(self, trust: bool = False, stated: Sequence[str] = (), asks: bool = True) -> Recipe:
+    def trusted_recipe(self, trust: bool = False, stated_keys: Sequence[str] = (), asks: bool = True) -> Recipe:
         """Resolved recipe of this run, checked so that environments, learners and teachers may be built from it.
 
         Args:
             trust: skip the check, as the user trusts whoever made the folder.
-            stated: recipe keys that the user has given with the same value.
+            stated_keys: recipe keys that the user has given with the same value.
             asks: the run's teacher will be queried.
 
         Raises:
@@ -149,7 +149,7 @@ class RunFolder:
         recipe = self.recipe()
         if not trust:
             check_plain(self.path)
-            check_trusted(recipe, self.path, stated, asks)
+            check_trusted(recipe, self.path, stated_keys, asks)
         return recipe
 
     def writing(self) -> AbstractContextManager[None]:
@@ -430,7 +430,7 @@ def recipe_changes(run: RunFolder, recipe: Recipe, keys: Iterable[str]) -> list[
     return [RecipeChange(key, before.get(key), now[key]) for key in keys if key in now and before.get(key) != now[key]]
 
 
-def stated_keys(recipe: Recipe) -> list[str]:
+def filled_keys(recipe: Recipe) -> list[str]:
     """Keys to which a recipe gives a value; what it leaves open is filled in when the run begins."""
     return [key for key, value in leaves(recipe).items() if value not in (None, [], "auto")]
 
@@ -452,9 +452,9 @@ def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> in
         BadInput: naming the first key that differs.
     """
     prefixes = tuple(f"{key}." for key in keys)
-    stated = [leaf for leaf in leaves(recipe) if leaf in keys or leaf.startswith(prefixes)]
+    leaves_to_compare = [leaf for leaf in leaves(recipe) if leaf in keys or leaf.startswith(prefixes)]
     longer = None
-    for change in recipe_changes(run, recipe, stated):
+    for change in recipe_changes(run, recipe, leaves_to_compare):
         if change.key != "steps":
             raise BadInput(
                 f"'{run.path}' was started with {change.key}={change.before!r}, not {change.now!r}; a resumed run "

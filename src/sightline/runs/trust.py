@@ -24,13 +24,13 @@ KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib")
 """Packages whose algorithms a run folder may name without `--trust`."""
 
 
-def check_trusted(recipe: Recipe, folder: Path, stated: Sequence[str] = (), asks: bool = True) -> None:
+def check_trusted(recipe: Recipe, folder: Path, stated_keys: Sequence[str] = (), asks: bool = True) -> None:
     """Refuse a run folder whose recipe names code or services of its own.
 
     Args:
         recipe: the recipe in the folder.
         folder: the run folder, for the message.
-        stated: recipe keys that the user has given with the same value.
+        stated_keys: recipe keys that the user has given with the same value.
         asks: the run's teacher will be queried.
 
     Raises:
@@ -40,7 +40,7 @@ def check_trusted(recipe: Recipe, folder: Path, stated: Sequence[str] = (), asks
     if asks:
         foreign_keys += _external_keys(recipe)
     for key, value, what in foreign_keys:
-        if key not in stated:
+        if key not in stated_keys:
             raise _not_trusted(folder, key, value, what)
 
 
