@@ -204,7 +204,7 @@ def test_every_fourth_step_is_rendered_and_the_last_of_each_episode(
     make = EnvMaker("small_envs:Clock", {"shortest": 7, "longest": 11}, frame_size=(4, 4))
     envs = FrameVectorEnv(make, 2, episode_seeds(0), workers=workers)
     try:
-        env = CollectingVecEnv(envs, 20, frames=True, every=4, kept=1)
+        env = CollectingVecEnv(envs, 20, frames=True, every=4, chunks_of_frames=1)
         env.reset()
         monkeypatch.setattr(small_envs.Clock, "render", counted)
         for _ in range(3):
@@ -230,7 +230,7 @@ def test_a_chunk_is_the_same_in_parts() -> None:
     envs = FrameVectorEnv(
         EnvMaker("small_envs:Clock", {"shortest": 7, "longest": 11}, frame_size=(4, 4)), 2, episode_seeds(0)
     )
-    env = CollectingVecEnv(envs, 20, frames=True, every=3, kept=1)
+    env = CollectingVecEnv(envs, 20, frames=True, every=3, chunks_of_frames=1)
     env.reset()
     parts: list[Clip] = []
     for step in range(20):
