@@ -335,7 +335,10 @@ def _scalar(token: re.Match[str]) -> JsonValue | None:
     if token["bare"] is not None:
         start = token.start("bare")
         word = token["bare"].rstrip()
-        return JsonValue("", start, start + len(word), "" if word == "null" else word)
+        value = JsonValue("", start, start + len(word), word)
+        if word == "null":
+            value.text = ""
+        return value
     if token["string"] is None:
         return None
     text = token["string"]

@@ -82,7 +82,9 @@ def read_reply(
             texts.setdefault(field.key, content)
     facts = _texts_under(queried_facts, texts)
     thoughts = "\n".join(_texts_under(thought_keys, texts).values())
-    memory = "" if settings.memory is None else texts.get(normalise_key(settings.memory), "")
+    memory = ""
+    if settings.memory is not None:
+        memory = texts.get(normalise_key(settings.memory), "")
 
     if actions:
         action, failure = _choose(actions, action_names)
@@ -136,7 +138,9 @@ def _undecorated(name: str) -> str:
     name = normalise(name)
     for _ in range(3):  # "go left." and "go left".
         quoted = _QUOTED.fullmatch(name)
-        bare = quoted[1] if quoted else name.rstrip(".,;:!?…。、！")
+        bare = name.rstrip(".,;:!?…。、！")
+        if quoted:
+            bare = quoted[1]
         name = bare.strip() or name
     return name
 
@@ -208,7 +212,9 @@ def _fields_of(text: str, container: JsonValue) -> list[_Field]:
     """Fields of an object. A fact may be a list of scalars; other lists and objects are taken as they are written."""
     fields = []
     for key, value in container.items:
-        content = text[value.start : value.end] if value.kind else value.text
+        content = value.text
+        if value.kind:
+            content = text[value.start : value.end]
         is_flat_list = value.kind == "[" and not any(item.kind for _, item in value.items)
         if is_flat_list and key != ACTION:
             content = ", ".join(item.text for _, item in value.items)

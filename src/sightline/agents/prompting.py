@@ -67,7 +67,10 @@ def _contents(settings: Replies, facts: Sequence[str]) -> str:
     parts: list[str] = []
     if settings.fields:
         for name, hint in settings.fields.items():
-            parts.append(f"{name}: {hint}" if hint else name)
+            if hint:
+                parts.append(f"{name}: {hint}")
+            else:
+                parts.append(name)
         return "; ".join(parts)
     if facts:
         parts.append(f"what you see ({', '.join(facts)})")
@@ -97,8 +100,11 @@ def demonstration(settings: Replies, facts: Mapping[str, str], thoughts: str, ac
     """
     values: dict[str, str] = {}
     for key in keys_of(settings, facts):
-        # Keys that name neither the action nor a fact are thoughts, whatever the recipe calls them.
-        values[key] = action if key == ACTION else facts.get(key, thoughts)
+        if key == ACTION:
+            values[key] = action
+        else:
+            # Keys that name neither the action nor a fact are thoughts, whatever the recipe calls them.
+            values[key] = facts.get(key, thoughts)
     if settings.format == "json":
         return json.dumps(values, ensure_ascii=False)
     lines = []

@@ -118,8 +118,10 @@ def as_one_turn(conversation: Conversation) -> tuple[Part, ...]:
     for number, turn in enumerate(conversation, 1):
         is_present = number == count
         if count > 1:
-            ending = ", now:" if is_present else ":"
-            parts.append(f"Turn {number} of {count}{ending}")
+            heading = f"Turn {number} of {count}"
+            if is_present:
+                heading += ", now"
+            parts.append(f"{heading}:")
         parts += turn.pictures
         parts.append(turn.text)
         if not is_present:

@@ -81,7 +81,9 @@ class ServerSampler:
         endpoint = resolve_endpoint(settings.url, settings.key_env, "", "", "/v1", insecure_http=settings.insecure_http)
         self._url = endpoint.url
         self._query = filled_in(endpoint.query)
-        self._key = None if endpoint.key_env is None else read_key(endpoint.key_env)
+        self._key: str | None = None
+        if endpoint.key_env is not None:
+            self._key = read_key(endpoint.key_env)
         if settings.weights:
             self._folder = Path(settings.weights)
         else:
@@ -291,7 +293,9 @@ class ServerSampler:
     def _connected(self) -> Any:
         from sightline.models.chat.connections import connect
 
-        headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
+        headers: dict[str, str] = {}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
         return connect(self._url, self._settings.timeout, headers, self._query)
 
     def _served_model(self) -> str:
