@@ -22,7 +22,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from sightline.control import replay, sb3
-from sightline.models.vlm.caching import RoomyLayer
+from sightline.models.vlm.caching import PreallocatedLayer
 
 
 def private_uses(module: Path) -> dict[str, set[str]]:
@@ -107,7 +107,7 @@ def test_layers_of_caches_have_what_ours_override_and_read() -> None:
     assert not missing(DynamicCache(), ("layers", "batch_select_indices"), "transformers", user)
     # Ours is called as the library calls its own.
     theirs = list(inspect.signature(DynamicLayer.update).parameters)[:3]
-    assert theirs == list(inspect.signature(RoomyLayer.update).parameters)[:3]
+    assert theirs == list(inspect.signature(PreallocatedLayer.update).parameters)[:3]
 
 
 def test_trees_of_tensors_take_our_records() -> None:

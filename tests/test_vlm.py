@@ -26,11 +26,11 @@ from sightline.images import Picture
 from sightline.models.vlm import model as model_module
 from sightline.models.vlm import prompts as prompts_module
 from sightline.models.vlm.batches import join_pictures
-from sightline.models.vlm.caching import RoomyLayer
+from sightline.models.vlm.caching import PreallocatedLayer
 from sightline.models.vlm.loading import load_pretrained
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.parts import freeze, part_of, without_dropout
-from sightline.models.vlm.sampling import draw, kept_tokens
+from sightline.models.vlm.sampling import draw, sampling_support
 from sightline.models.vlm.template import end_of_turn, thinking_of
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats, Truncation, TurnSpan
@@ -360,8 +360,8 @@ def test_replies_that_have_ended_are_left_behind(
     for one, other in zip(at_once, in_passes, strict=True):
         np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
-        assert one.finished == other.finished and len(one.kept) == len(one.alternatives) == len(one.ids)
-        assert all(map(np.array_equal, one.kept, other.kept))
+        assert one.finished == other.finished and len(one.support) == len(one.alternatives) == len(one.ids)
+        assert all(map(np.array_equal, one.support, other.support))
         assert [[token for token, _ in place] for place in one.alternatives] == [
             [token for token, _ in place] for place in other.alternatives
         ]
@@ -369,7 +369,7 @@ def test_replies_that_have_ended_are_left_behind(
 
 def test_a_cache_with_room_holds_what_the_usual_one_does() -> None:
     """In steps of one and of several tokens, beyond its room, and after rows were chosen or tokens taken away."""
-    chance, usual, roomy = torch.Generator().manual_seed(0), DynamicLayer(), RoomyLayer()
+    chance, usual, roomy = torch.Generator().manual_seed(0), DynamicLayer(), PreallocatedLayer()
     for step in range(120):
         rows = 3 if step < 60 else 2
         new = [torch.randn((rows, 2, 5 if step % 20 == 0 else 1, 4), generator=chance) for _ in range(2)]
@@ -454,8 +454,10 @@ def test_truncations_by_hand() -> None:
         (Truncation(min_p=0.3), [0, 1]),
         (Truncation(top_k=2, top_p=0.6), [0]),  # 2/3 of what top_k has left is enough
     ):
-        assert kept_tokens(row, truncation)[0].nonzero().flatten().tolist() == kept, truncation
-    kept_tokens(torch.full((1, 6), torch.nan), Truncation(top_k=2, top_p=0.6, min_p=0.1))  # left to whoever looks next
+        assert sampling_support(row, truncation)[0].nonzero().flatten().tolist() == kept, truncation
+    sampling_support(
+        torch.full((1, 6), torch.nan), Truncation(top_k=2, top_p=0.6, min_p=0.1)
+    )  # left to whoever looks next
 
 
 @pytest.mark.parametrize("truncation", [Truncation(top_k=3), Truncation(top_p=0.6), Truncation(min_p=0.2)], ids=str)
@@ -465,22 +467,22 @@ def test_what_was_sampled_from_a_part_is_scored_over_that_part(
     vlm = loaded("llava")
     prompts = [vlm.encode(exchanges) for exchanges in SHOWN[:2]]
     samples = vlm.generate(prompts, uniforms(2, 9), 1.3, 9, truncation=truncation)
-    passages = [passage(p, s, kept=s.kept) for p, s in zip(prompts, samples, strict=True)]
-    whole = vlm.score([*passages, passage(prompts[0], samples[0], kept=samples[0].kept)], 1.3)
+    passages = [passage(p, s, support=s.support) for p, s in zip(prompts, samples, strict=True)]
+    whole = vlm.score([*passages, passage(prompts[0], samples[0], support=samples[0].support)], 1.3)
     told = np.concatenate([one.logprobs for one in (*samples, samples[0])])
     np.testing.assert_allclose(whole.logprobs.detach(), told, atol=1e-4)
     for sample in samples:
-        assert len(sample.kept) == len(sample.ids)
+        assert len(sample.support) == len(sample.ids)
         assert all(
             token in kept and len(kept) < len(vlm.tokens.banned)
-            for token, kept in zip(sample.ids, sample.kept, strict=True)
+            for token, kept in zip(sample.ids, sample.support, strict=True)
         )
     # over the whole vocabulary the same tokens are less probable
     over_all = vlm.score([passage(p, s) for p, s in zip(prompts, samples, strict=True)], 1.3)
     assert (over_all.logprobs.detach().numpy() <= told[: -len(samples[0].ids)] + 1e-5).all()
     assert float(over_all.logprobs.detach().sum()) < told[: -len(samples[0].ids)].sum() - 1
     # without one, nothing is kept apart
-    assert all(not sample.kept for sample in vlm.generate(prompts, uniforms(2, 9), 1.3, 9))
+    assert all(not sample.support for sample in vlm.generate(prompts, uniforms(2, 9), 1.3, 9))
 
 
 # -- prompts -----------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def _sequence_turn(turn: Turn, advantages: Advantages, index: int) -> SequenceTu
     end = start + len(turn.sample.ids)
     # Counted from the beginning of the sequence instead of the reply's.
     choice = None if turn.choice is None else start + turn.choice
-    span = TurnSpan(start, end, choice, turn.choices, turn.sample.kept)
+    span = TurnSpan(start, end, choice, turn.choices, turn.sample.support)
     value_target = None if advantages.returns is None else float(advantages.returns[index])
     return SequenceTurn(turn, span, float(advantages.advantages[index]), value_target)
 

@@ -81,7 +81,7 @@ def light_turn(turn: Turn, stand_in: Callable[[Picture], Picture]) -> Turn:
         turn,
         exchange=replace(turn.exchange, pictures=tuple(map(stand_in, turn.exchange.pictures))),
         prompt=prompt,
-        sample=replace(turn.sample, kept=()),
+        sample=replace(turn.sample, support=()),
     )
 
 

@@ -1,9 +1,23 @@
-"""Padding and batching of prompts with different lengths and numbers of pictures."""
+"""Padding and batching of prompts with different lengths and numbers of pictures.
+
+Two rows of a batch (p: token of the prompt, r: token of the reply, .: padding):
+
+    side="left", for generation               side="right", for scoring
+        . . p p p                                 p p p r .        attention_mask   1 1 1 1 0
+        p p p p p                                 p p p r r                         1 1 1 1 1
+
+    every prompt ends in the last column,     every position counts from column 0, so spans index
+    where `generate` reads the next token     the batch as they index the sequence's own ids
+
+The attention mask hides the padding only. Which tokens count in the loss is said by the spans of a sequence; see
+`scoring.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Literal
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -37,32 +51,34 @@ def stack(
 
     longest = max(len(row) for row in rows)
 
-    def filled(values: torch.Tensor, fill: int) -> torch.Tensor:
-        missing = longest - len(values)
-        before, after = (missing, 0) if side == "left" else (0, missing)
-        return torch.nn.functional.pad(values, (before, after), value=fill)
+    def padded(values: torch.Tensor, fill: int) -> torch.Tensor:
+        padding = longest - len(values)
+        before_and_after = (padding, 0) if side == "left" else (0, padding)
+        return torch.nn.functional.pad(values, before_and_after, value=fill)
 
-    #   side="left": every prompt ends in the last column,    side="right": every position counts from column 0,
-    #   where `generate` reads the next token                 so spans index the batch as they index their own ids
-    #       . . p p p                                             p p p r .
-    #       p p p p p                                             p p p r r
     ids = [torch.from_numpy(np.asarray(row, np.int64)) for row in rows]
     inputs = {
-        "input_ids": torch.stack([filled(row, pad) for row in ids]),
-        "attention_mask": torch.stack([filled(torch.ones_like(row), 0) for row in ids]),
+        "input_ids": torch.stack([padded(row, pad) for row in ids]),
+        "attention_mask": torch.stack([padded(torch.ones_like(row), 0) for row in ids]),
     }
-    for name in dict.fromkeys(name for prompt in prompts for name in prompt.per_token):
+    for name in tensor_names(prompt.per_token for prompt in prompts):
         columns = []
         for row, prompt in zip(ids, prompts, strict=True):
-            # Tokens of the reply are text, which is type 0.
-            known = prompt.per_token.get(name, row.new_zeros(0))
-            columns.append(filled(torch.cat([known, known.new_zeros(len(row) - len(known))]), 0))
+            # A prompt made without such a tensor, and the reply, are text, which is type 0.
+            of_prompt = prompt.per_token.get(name, row.new_zeros(0))
+            of_reply = of_prompt.new_zeros(len(row) - len(of_prompt))
+            columns.append(padded(torch.cat([of_prompt, of_reply]), 0))
         inputs[name] = torch.stack(columns)
-    for name in dict.fromkeys(name for prompt in prompts for name in prompt.per_picture):
+    for name in tensor_names(prompt.per_picture for prompt in prompts):
         # Models match pictures to their placeholder tokens by order alone, so rows need no separator.
-        together = join_pictures([prompt.per_picture[name] for prompt in prompts if name in prompt.per_picture])
-        inputs[name] = together[None] if name in nested else together
+        pictures = join_pictures([prompt.per_picture[name] for prompt in prompts if name in prompt.per_picture])
+        inputs[name] = pictures[None] if name in nested else pictures
     return inputs
+
+
+def tensor_names(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """All names of some mappings, each once, in the order in which they first appear."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(mappings)))
 
 
 def join_pictures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -71,11 +87,13 @@ def join_pictures(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
     if len(tensors) == 1:
         return tensors[0]
-    sizes = [max(tensor.shape[axis] for tensor in tensors) for axis in range(1, tensors[0].ndim)]
-    grown = []
-    for tensor in tensors:
-        missing = [want - have for want, have in zip(sizes, tensor.shape[1:], strict=True)]
-        # torch's pad takes (before, after) pairs from the last axis to the first
-        padding = [amount for missed in reversed(missing) for amount in (0, missed)]
-        grown.append(torch.nn.functional.pad(tensor, padding) if any(missing) else tensor)
-    return torch.cat(grown)
+    shapes = [tensor.shape[1:] for tensor in tensors]
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    padded = []
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        padding: list[int] = []
+        # torch's pad takes (before, after) pairs from the last axis to the first.
+        for size, target in zip(reversed(shape), reversed(largest), strict=True):
+            padding += [0, target - size]
+        padded.append(torch.nn.functional.pad(tensor, padding) if any(padding) else tensor)
+    return torch.cat(padded)

@@ -32,18 +32,18 @@ def with_taught_form(replies: Replies, model_name: str) -> Replies:
     Raises:
         BadInput: the card states a form that there is not.
     """
-    taught = _stated_form(model_name)
+    form = _form_on_card(model_name)
     own = replies.model_fields_set
-    if own & set(FORM):  # keys of another form would leave out what was asked for
-        taught = {name: value for name, value in taught.items() if name not in ("fields", "memory")}
-    changes = {name: value for name, value in taught.items() if name not in own}
+    if own & set(FORM):  # keys of another form would leave out what the settings ask for
+        form = {name: value for name, value in form.items() if name not in ("fields", "memory")}
+    changes = {name: value for name, value in form.items() if name not in own}
     if not changes:
         return replies
     try:
         return Replies.model_validate(replies.model_dump(exclude_unset=True) | changes)
     except ValidationError as error:
-        said = " ".join(error.errors()[0]["msg"].split())
-        raise BadInput(f"the card of '{model_name}' states a form of replies that there is not: {said}") from error
+        reason = " ".join(error.errors()[0]["msg"].split())
+        raise BadInput(f"the card of '{model_name}' states a form of replies that there is not: {reason}") from error
 
 
 def write_form(folder: Path, replies: Replies) -> None:
@@ -54,15 +54,23 @@ def write_form(folder: Path, replies: Replies) -> None:
     (folder / CARD).write_text(text, encoding="utf-8")
 
 
-def _stated_form(model_name: str) -> dict[str, Any]:
+def _form_on_card(model_name: str) -> dict[str, Any]:
     """What the card of a model says of the form of replies; nothing without a card of ours."""
     folder = folder_of(model_name)
+    if folder is None:
+        return {}
     try:
-        text = "" if folder is None else (folder / CARD).read_text(encoding="utf-8-sig")
-        header = text[4:].partition("\n---")[0] if text.startswith("---\n") else ""
-        place: Any = read_yaml(header, "the card")
+        text = (folder / CARD).read_text(encoding="utf-8-sig")
+        if not text.startswith("---\n"):
+            return {}
+        header = text[4:].partition("\n---")[0]
+        document: Any = read_yaml(header, "the card")
     except (OSError, UnicodeDecodeError, BadInput):
         return {}  # it is somebody's README, and any text may stand there
     for key in ("sightline", "replies"):
-        place = place.get(key) if isinstance(place, dict) else None
-    return {name: value for name, value in place.items() if name in FORM} if isinstance(place, dict) else {}
+        if not isinstance(document, dict):
+            return {}
+        document = document.get(key)
+    if not isinstance(document, dict):
+        return {}
+    return {name: value for name, value in document.items() if name in FORM}

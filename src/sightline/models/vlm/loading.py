@@ -24,6 +24,10 @@ BUNDLED = {"bundled": "vlm", "bundled-rooms": "rooms_vlm", "bundled-cards": "car
 """Models of ours -> their folders: small games and CartPole; households and BabyAI; sums and plans with cards."""
 CROSS_ATTENTION = {"mllama": "Llama 3.2 Vision"}
 """Model types that read pictures by cross-attention, and their names: their pictures are not tokens of the prompt."""
+_MISSING_PACKAGE = re.compile(
+    r"requires? the `?(\w+)`? library|[Pp]ackage `?(\w+)`?|No module named '(\w+)|pip install (\w+)"
+)
+"""Ways in which libraries say which package they lack."""
 
 
 def bundled_vlm_folder(name: str = "bundled") -> Path:
@@ -58,16 +62,15 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
     auto: Any = transformers  # its types change with its version
     auto.utils.logging.disable_progress_bar()
     folder = folder_of(name)
-    place = name if folder is None else str(folder)
+    source = name if folder is None else str(folder)
     if folder is not None and not folder.is_dir():
-        raise BadInput(f"there is no folder '{place}'; use bundled, owner/name of the Hugging Face hub, or a folder")
+        raise BadInput(f"there is no folder '{source}'; use bundled, owner/name of the Hugging Face hub, or a folder")
     try:
         # Some versions of the library draw random numbers while they load.
-        with quiet_hub(offline=Path(place).exists()), torch.random.fork_rng(devices=[]):
+        with quiet_hub(offline=Path(source).exists()), torch.random.fork_rng(devices=[]):
             # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
-            processor = auto.AutoProcessor.from_pretrained(place, trust_remote_code=False)
-            choices = {"dtype": dtype, "trust_remote_code": False, **options}
-            model = _load_model(auto, place, choices)
+            processor = auto.AutoProcessor.from_pretrained(source, trust_remote_code=False)
+            model = _load_model(auto, source, {"dtype": dtype, "trust_remote_code": False, **options})
     except BadInput:
         raise
     except Exception as error:  # on malformed files the libraries raise exceptions of any type
@@ -89,8 +92,8 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
 
 def _leave_out_token_types(tokenizer: Any, model: Any) -> None:
     """Let the tokenizer make no `token_type_ids` for a model that does not read them: `generate` would refuse them."""
-    read = inspect.signature(model.forward).parameters
-    if "token_type_ids" not in read:
+    parameters = inspect.signature(model.forward).parameters
+    if "token_type_ids" not in parameters:
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
 
 
@@ -117,7 +120,7 @@ def read_weights(like: Any, folder: Path, dtype: torch.dtype) -> dict[str, torch
             raise Damaged(f"'{folder}' is damaged: it names weights '{name[:80]}', which are not there")
     try:
         with quiet_hub(offline=True):
-            model, loaded = type(like).from_pretrained(
+            model, report = type(like).from_pretrained(
                 str(folder),
                 config=like.config,
                 dtype=dtype,
@@ -129,10 +132,11 @@ def read_weights(like: Any, folder: Path, dtype: torch.dtype) -> dict[str, torch
     except Exception as error:  # on malformed files the libraries raise exceptions of any type
         raise Damaged(f"the weights in '{folder}' cannot be read: {_reason(error)}") from error
     # The library fills missing weights with random numbers, and only warns.
-    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if found := sorted(map(str, loaded.get(what) or ())):
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        keys = sorted(map(str, report.get(problem) or ()))
+        if keys:
             raise Damaged(
-                f"the weights in '{folder}' do not fit this model: {what.replace('_', ' ')} such as {found[0]}"
+                f"the weights in '{folder}' do not fit this model: {problem.replace('_', ' ')} such as {keys[0]}"
             )
     weights: dict[str, torch.Tensor] = model.state_dict()
     return weights
@@ -144,10 +148,10 @@ def _shards(folder: Path) -> set[str]:
     if not index.exists():
         return {"model.safetensors"}
     document = parse_json(read_bytes(index), f"'{index}'")
-    named = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(named, dict) or not named:
+    weight_map = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
         raise Damaged(f"'{index}' is damaged: it names no weights")
-    return set(map(str, named.values()))
+    return set(map(str, weight_map.values()))
 
 
 @contextlib.contextmanager
@@ -158,46 +162,44 @@ def without_future_warnings() -> Iterator[None]:
         yield
 
 
-def _load_model(library: Any, place: str, options: dict[str, Any]) -> Any:
+def _load_model(library: Any, source: str, options: dict[str, Any]) -> Any:
     """Load a model; a folder with only adapters loads their base model and merges the adapters into it.
 
     Raises:
         BadInput: the model reads pictures or prompts by cross-attention, or adapters are incomplete or cannot be read.
     """
-    adapters = Path(place) / "adapter_config.json"
-    # Merged, so that new adapters can be trained on top of the loaded ones.
+    adapters = Path(source) / "adapter_config.json"
     if not adapters.exists():
-        config = library.AutoConfig.from_pretrained(place, trust_remote_code=False)
-        name = CROSS_ATTENTION.get(config.model_type, "an encoder-decoder" if config.is_encoder_decoder else None)
-        if name is not None:  # before gigabytes of weights are fetched
+        config = library.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        family = CROSS_ATTENTION.get(config.model_type)
+        if family is None and config.is_encoder_decoder:
+            family = "an encoder-decoder"
+        if family is not None:  # before gigabytes of weights are fetched
             raise BadInput(
-                f"'{place}' is {name}, which reads pictures by cross-attention and not as tokens of "
+                f"'{source}' is {family}, which reads pictures by cross-attention and not as tokens of "
                 "the prompt; take another family, such as Qwen3-VL or Gemma 3"
             )
-        return library.AutoModelForImageTextToText.from_pretrained(place, **options)
+        return library.AutoModelForImageTextToText.from_pretrained(source, **options)
     try:
         import peft
     except ImportError as error:
-        raise BadInput(f"'{place}' holds adapters, which need PEFT; pip install 'sightline[lora]'") from error
+        raise BadInput(f"'{source}' holds adapters, which need PEFT; pip install 'sightline[lora]'") from error
     document = parse_json(read_bytes(adapters), f"'{adapters}'")
     base = document.get("base_model_name_or_path") if isinstance(document, dict) else None
     if not isinstance(base, str):
         raise BadInput(f"'{adapters}' does not say which model the adapters are for (base_model_name_or_path)")
+    # Merged, so that new adapters can be trained on top of the loaded ones.
     with without_future_warnings():
-        return peft.PeftModel.from_pretrained(_load_model(library, base, options), place).merge_and_unload()
+        return peft.PeftModel.from_pretrained(_load_model(library, base, options), source).merge_and_unload()
 
 
 def _reason(error: Exception) -> str:
     """One-line reason of a library's exception; for a missing package, the package to install."""
-    said = " ".join(str(error).split())
-    if "configuration class" in said and "AutoModel" in said:
+    reason = " ".join(str(error).split())
+    if "configuration class" in reason and "AutoModel" in reason:
         return "it is not an image-text-to-text model"
-    forms = (
-        *(r"requires? the `?(\w+)`? library", r"[Pp]ackage `?(\w+)`?"),
-        *(r"No module named '(\w+)", r"pip install (\w+)"),
-    )
-    missing = re.search("|".join(forms), said)
-    if isinstance(error, ImportError) and missing:
-        package = next(name for name in missing.groups() if name)
+    match = _MISSING_PACKAGE.search(reason)
+    if isinstance(error, ImportError) and match:
+        package = next(name for name in match.groups() if name)
         return f"it needs a package that is not installed: pip install {wheel_of(package).lower()}"
-    return said[:200].rstrip(".; ")
+    return reason[:200].rstrip(".; ")

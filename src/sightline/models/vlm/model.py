@@ -63,9 +63,11 @@ def load_vlm(
 
     from sightline.models.vlm.scoring import PolicyWithValueHead
 
-    place = choose_device(str(device))
-    weights, autocast = _dtypes(dtype, place, lora is not None, four_bit)
-    options = {"quantization_config": parts.quantised(place, lora is not None)} if four_bit else {}
+    torch_device = choose_device(str(device))
+    weights, autocast = _dtypes(dtype, torch_device, lora is not None, four_bit)
+    options = {}
+    if four_bit:
+        options["quantization_config"] = parts.quantised(torch_device, lora is not None)
     processor, model = load_pretrained(model_name, weights, **options)
     if model.get_output_embeddings() is None:
         raise BadInput(f"'{model_name}' has no output layer for tokens; take an image-text-to-text model")
@@ -93,11 +95,11 @@ def load_vlm(
         with without_future_warnings():
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if autocast is not None:
-        _float32_output_layer(model.get_output_embeddings(), place)
-    scorer.to(place)
+        _float32_output_layer(model.get_output_embeddings(), torch_device)
+    scorer.to(torch_device)
     # Transformers recomputes activations in training mode only; nothing else depends on the mode, as dropout is off.
     scorer.train(gradient_checkpointing)
-    # Transformers keeps no keys and values that it will compute again.
+    # Under gradient checkpointing Transformers has no cache of keys and values, which sharing needs.
     shares_prompts = can_share(model) and not gradient_checkpointing
     return VLM(
         scorer,
@@ -137,11 +139,15 @@ class VLM:
         four_bit: bool = False,
         shares_prompts: bool = False,
     ) -> None:
-        self.scorer, self.tokens = scorer, tokens
-        self.lora, self.freeze, self.four_bit = lora, freeze, four_bit
+        self.scorer = scorer
+        self.tokens = tokens
+        self.lora = lora
+        self.freeze = freeze
+        self.four_bit = four_bit
         self.shares_prompts = shares_prompts
         self.replies_at_once: int | None = None
-        self._processor, self._weights = processor, weights
+        self._processor = processor
+        self._weights = weights
         self._positions = int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or LONGEST)
         self._encoder = PromptEncoder(processor, tokens.stops)
         self._reference: dict[str, torch.Tensor] | None = None
@@ -207,19 +213,26 @@ class VLM:
                 "rollouts.prompt_tokens)"
             )
         inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested)
-        placed = {
-            name: tensor.to(self.device, dtype=self._weights if tensor.is_floating_point() else None)
-            for name, tensor in inputs.items()
-        }
+        for name, tensor in inputs.items():
+            dtype = self._weights if tensor.is_floating_point() else None
+            inputs[name] = tensor.to(self.device, dtype=dtype)
         # In training mode with gradient checkpointing, Transformers would switch off the key-value cache.
-        learning = self.scorer.training
+        was_training = self.scorer.training
         self.scorer.eval()
         try:
             with self.scorer.arithmetic():
-                vocabulary = self.tokens, self.scorer.banned
-                return sample(self.model, placed, *vocabulary, uniforms, temperature, max_tokens, **further)
+                return sample(
+                    self.model,
+                    inputs,
+                    self.tokens,
+                    self.scorer.banned,
+                    uniforms,
+                    temperature,
+                    max_tokens,
+                    **further,
+                )
         finally:
-            self.scorer.train(learning)
+            self.scorer.train(was_training)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode a reply's token ids to text, leaving out special and stop tokens."""
@@ -259,33 +272,40 @@ class VLM:
         in between.
 
         Raises:
-            RunFailed: there is neither a kept reference nor an adapter to disable.
+            RunFailed: there is neither a copy nor an adapter to disable.
         """
         import torch
 
         if self._reference is None and self.lora is None:
             raise RunFailed("there is no reference policy; call keep_reference before training")
-        instead = self._swapped() if self._reference is not None else self.model.disable_adapter()
-        with torch.no_grad(), instead:
+        with torch.no_grad(), self._as_reference():
             return self.score(sequences, temperature).logprobs
 
     @contextlib.contextmanager
-    def _swapped(self) -> Iterator[None]:
-        self._swap()
+    def _as_reference(self) -> Iterator[None]:
+        """Within the context, the model is the reference policy."""
+        if self._reference is None:
+            with self.model.disable_adapter():
+                yield
+            return
+        self._swap_with(self._reference)
         try:
             yield
         finally:
-            self._swap()
+            self._swap_with(self._reference)
 
-    def _swap(self) -> None:
-        assert self._reference is not None
+    def _swap_with(self, reference: dict[str, torch.Tensor]) -> None:
         # Nothing is copied, so it takes no memory, and cannot run out of it and leave a mixture of both.
         for name, parameter in self._trainable():
-            parameter.data, self._reference[name] = self._reference[name], parameter.data
+            own = parameter.data
+            parameter.data = reference[name]
+            reference[name] = own
 
     def _trainable(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Trainable parameters with their names."""
-        return ((name, each) for name, each in self.model.named_parameters() if each.requires_grad)
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -298,8 +318,9 @@ class VLM:
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        only_adapters = {"save_embedding_layers": False} if self.lora is not None else {}
-        self.model.save_pretrained(folder, **only_adapters)
+        # PEFT would save the embeddings beside the adapters where it takes them for changed.
+        options = {"save_embedding_layers": False} if self.lora is not None else {}
+        self.model.save_pretrained(folder, **options)
         self._processor.save_pretrained(folder)
         if self.scorer.value_head is not None:
             save_file(self.scorer.value_head.state_dict(), folder / VALUE_HEAD)
@@ -333,7 +354,9 @@ class VLM:
         with _unreadable_as_damaged(folder / "adapter_model.safetensors"):
             saved = peft.load_peft_weights(str(folder), device="cpu")
         expected = peft.get_peft_model_state_dict(self.model)
-        if {name: values.shape for name, values in saved.items()} != {n: v.shape for n, v in expected.items()}:
+        saved_shapes = {name: tensor.shape for name, tensor in saved.items()}
+        expected_shapes = {name: tensor.shape for name, tensor in expected.items()}
+        if saved_shapes != expected_shapes:
             raise BadInput(
                 f"the adapters in '{folder}' do not fit this model; were they trained with another policy.lora or "
                 "policy.freeze?"
@@ -356,9 +379,10 @@ class VLM:
             )
         merged = self.model
         if self.lora is not None:
-            # A copy on the CPU: a second model may not fit on the GPU beside the first.
-            own = (*self.model.parameters(), *self.model.buffers())
-            copies = {id(each): _copied_to_cpu(each) for each in own}
+            # A copy on the CPU: a second model may not fit on the GPU beside the first. `deepcopy` takes what it copies
+            # from its second argument where that has it already.
+            tensors = (*self.model.parameters(), *self.model.buffers())
+            copies = {id(tensor): _copied_to_cpu(tensor) for tensor in tensors}
             merged = copy.deepcopy(self.model, copies).merge_and_unload()
         merged.save_pretrained(Path(folder))
         self._processor.save_pretrained(Path(folder))
@@ -373,15 +397,17 @@ def _dtypes(
     """
     import torch
 
+    fast: torch.dtype = torch.float32
     if dtype != "auto":
-        fast: torch.dtype = getattr(torch, dtype)
-    else:
-        fast = fast_dtype(device) if device.type == "cuda" else torch.float32
+        fast = getattr(torch, dtype)
+    elif device.type == "cuda":
+        fast = fast_dtype(device)
     if fast == torch.float32:
         return fast, None
     # Where all weights are trained, in bfloat16 the steps of the usual learning rates would be rounded away. Of 4-bit
     # models PEFT casts the layers that are not quantised to float32.
-    return fast if has_adapters or four_bit or dtype != "auto" else torch.float32, fast
+    weights = fast if has_adapters or four_bit or dtype != "auto" else torch.float32
+    return weights, fast
 
 
 def _float32_output_layer(head: torch.nn.Module, device: torch.device) -> None:
@@ -393,17 +419,17 @@ def _float32_output_layer(head: torch.nn.Module, device: torch.device) -> None:
 
     head.float()
     # The hooks refer to no part of the module, so that deep copies of the model work.
-
-    entered: list[Any] = []
+    contexts: list[Any] = []
 
     def enter(module: Any, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        entered.append(torch.autocast(device.type, enabled=False))
-        entered[-1].__enter__()
+        context: Any = torch.autocast(device.type, enabled=False)
+        contexts.append(context)
+        context.__enter__()
         return (arguments[0].to(module.weight.dtype), *arguments[1:])
 
     def leave(*_: Any) -> None:
-        if entered:
-            entered.pop().__exit__(None, None, None)
+        if contexts:
+            contexts.pop().__exit__(None, None, None)
 
     head.register_forward_pre_hook(enter)
     head.register_forward_hook(leave, always_call=True)
@@ -413,7 +439,9 @@ def _copied_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     import torch
 
     values = tensor.detach().to("cpu", copy=True)
-    return torch.nn.Parameter(values, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else values
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(values, requires_grad=False)
+    return values
 
 
 @contextlib.contextmanager
@@ -431,5 +459,5 @@ def _load_state(module: torch.nn.Module, saved: dict[str, torch.Tensor], folder:
     try:
         module.load_state_dict(saved)
     except RuntimeError as error:
-        said = " ".join(str(error).split())[:200]
-        raise BadInput(f"the weights in '{folder}' do not fit this model: {said}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(f"the weights in '{folder}' do not fit this model: {reason}") from error

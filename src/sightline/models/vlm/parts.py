@@ -12,19 +12,30 @@ from sightline.config.agents import LoRA, TrainablePart
 from sightline.errors import BadInput, nearest
 
 PROJECTORS = {
-    *("multi_modal_projector", "mm_projector", "projector", "connector", "merger", "deepstack_merger_list"),
-    *("aligner", "image_newline", "embed_vision"),
+    "multi_modal_projector",
+    "mm_projector",
+    "projector",
+    "connector",
+    "merger",
+    "deepstack_merger_list",
+    "aligner",
+    "image_newline",
+    "embed_vision",
 }
+"""Names of modules, in the families of Hugging Face, that map pictures into the language model's embeddings."""
 VISION = {"vision_tower", "visual", "vision_model", "vision_encoder", "vision_backbone", "image_encoder"}
+"""Names of vision towers."""
 
 
 def part_of(name: str) -> TrainablePart:
     """Part to which a parameter belongs, by the names of the modules that contain it."""
-    around = set(name.split("."))
-    # first, since many models keep their projector inside of the vision tower
-    if around & PROJECTORS:
+    modules = set(name.split("."))
+    # First, since many models keep their projector inside of the vision tower.
+    if modules & PROJECTORS:
         return "projector"
-    return "vision" if around & VISION else "language"
+    if modules & VISION:
+        return "vision"
+    return "language"
 
 
 def freeze(model: nn.Module, parts: Collection[TrainablePart]) -> None:
@@ -34,13 +45,13 @@ def freeze(model: nn.Module, parts: Collection[TrainablePart]) -> None:
         BadInput: the model has no such part, or its modules have names that are not listed here.
     """
     # Freezing nothing in silence would train what the user wanted to keep.
-    found = {part_of(name) for name, _ in model.named_parameters()}
+    own_parts = {part_of(name) for name, _ in model.named_parameters()}
     for part in parts:
-        if part not in found:
-            around = {".".join(name.split(".")[:-1][:2]) for name, _ in model.named_parameters()}
-            known = ", ".join(sorted(around))
+        if part not in own_parts:
+            modules = {".".join(name.split(".")[:-1][:2]) for name, _ in model.named_parameters()}
             raise BadInput(
-                f"policy.freeze: cannot tell which part of this model is its {part}; its modules are {known}"
+                f"policy.freeze: cannot tell which part of this model is its {part}; its modules are "
+                f"{', '.join(sorted(modules))}"
             )
     for name, parameter in model.named_parameters():
         if part_of(name) in parts:
@@ -67,7 +78,9 @@ def with_adapters(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> 
 
 def without_adapters(model: Any) -> Any:
     """The Hugging Face model itself, where PEFT has wrapped it."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model
 
 
 def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> list[str]:
@@ -78,25 +91,22 @@ def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) ->
     """
     # The output layer gets none either: `scoring` hooks into it, and its adapter would be the largest of all.
     head = model.get_output_embeddings()
-    # `nn.MultiheadAttention` reads this layer's weight without calling the layer, so an adapter on it would do nothing
-    unused = nn.modules.linear.NonDynamicallyQuantizableLinear
-    names = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and not isinstance(module, unused) and module is not head
-        if part_of(name) not in frozen
-    ]
-    if lora.targets == "all-linear":
-        chosen = names
-    else:
+    # `nn.MultiheadAttention` reads this layer's weight without calling the layer, so an adapter on it would do nothing.
+    uncalled = nn.modules.linear.NonDynamicallyQuantizableLinear
+    names = []
+    for name, module in model.named_modules():
+        is_adaptable = isinstance(module, nn.Linear) and not isinstance(module, uncalled) and module is not head
+        if is_adaptable and part_of(name) not in frozen:
+            names.append(name)
+    if lora.targets != "all-linear":
         ends = {name.rpartition(".")[2] for name in names}
         for target in lora.targets:
             if target not in ends:
                 raise BadInput(f"policy.lora.targets: no linear layer is called '{target}'{nearest(target, ends)}")
-        chosen = [name for name in names if name.rpartition(".")[2] in lora.targets]
-    if not chosen:
+        names = [name for name in names if name.rpartition(".")[2] in lora.targets]
+    if not names:
         raise BadInput("policy.lora: all parts with linear layers are frozen; take one out of policy.freeze")
-    return chosen
+    return names
 
 
 def without_dropout(model: nn.Module) -> None:

@@ -11,7 +11,7 @@ only the text between replies is rendered and tokenised; replies are inserted as
     turn 3   <end><user> …
 
 So the prompt of turn n begins with the prompt and the reply of turn n - 1, always, and the turns of an episode can be
-scored in one forward pass (`vlm/scoring.py`).
+scored in one forward pass (`vlm/scoring.py`). The loss counts the tokens of replies alone.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import numpy as np
 
 from sightline.errors import BadInput
 from sightline.images import Picture
-from sightline.models.vlm.batches import join_pictures
+from sightline.models.vlm.batches import join_pictures, tensor_names
 from sightline.models.vlm.types import ChatTurn, Prompt
 
 if TYPE_CHECKING:
     import torch
 
 Outline = tuple[tuple[str | None, ...], ...]
-"""Layout of each turn, texts and None for pictures: all that a chat template sees of a conversation, but for the
+"""Layout of each turn, texts and None for pictures: all of a conversation that a chat template is given, but for the
 replies."""
 MARK = "REPLY-{}-STANDS-HERE-{}"
 """Stand-in for a reply while the template is rendered: its turn, and a number that makes it unique."""
@@ -62,7 +62,8 @@ class PromptEncoder:
     """
 
     def __init__(self, processor: Any, stops: frozenset[int], cache_bytes: int = CACHE_BYTES) -> None:
-        self._processor, self._stops = processor, stops
+        self._processor = processor
+        self._stops = stops
         self._cache: OrderedDict[tuple[Any, ...], tuple[Prompt, int]] = OrderedDict()
         self._free_bytes = cache_bytes
         self._segment_text = lru_cache(maxsize=4096)(self._render_segment)
@@ -82,10 +83,7 @@ class PromptEncoder:
         parts: list[Prompt] = []
         for number, turn in enumerate(turns):
             segment = self._segment(self._segment_text(outline[: number + 1]), turn.pictures, first=number == 0)
-            before = turns[number - 1].reply if number else ()
-            # The template closes the reply before this segment; a reply that was sampled to its end is closed already.
-            ends_twice = bool(before) and before[-1] in self._stops and segment.ids[:1].tolist() == [before[-1]]
-            if ends_twice:
+            if number and self._ends_twice(turns[number - 1].reply, segment.ids):
                 per_token = {name: tensor[1:] for name, tensor in segment.per_token.items()}
                 segment = Prompt(segment.ids[1:], per_token, segment.per_picture)
             parts.append(segment)
@@ -103,36 +101,46 @@ class PromptEncoder:
         ids: list[int] = []
         for number, turn in enumerate(turns):
             text = self._segment_text(outline[: number + 1])
-            piece = self._processor.tokenizer(text, add_special_tokens=self._adds_bos(text, number == 0))["input_ids"]
-            before = turns[number - 1].reply if number else ()
-            ends_twice = bool(before) and before[-1] in self._stops and piece[:1] == [before[-1]]
-            ids += piece[1:] if ends_twice else piece
+            adds_bos = self._adds_bos(text, first=number == 0)
+            segment = self._processor.tokenizer(text, add_special_tokens=adds_bos)["input_ids"]
+            if number and self._ends_twice(turns[number - 1].reply, segment):
+                segment = segment[1:]
+            ids += segment
             if number < len(turns) - 1:
                 ids += turn.reply
         return ids
 
+    def _ends_twice(self, reply: Sequence[int], segment: Sequence[int] | np.ndarray) -> bool:
+        """Tell whether a segment begins with the stop token that the reply before it was sampled with.
+
+        The template closes that reply; one that was sampled to its end is closed already, one that was cut off is not.
+        """
+        if not reply or not len(segment):
+            return False
+        return reply[-1] in self._stops and bool(segment[0] == reply[-1])
+
     def _render_segment(self, outline: Outline) -> str:
         """Text that the chat template writes from the last reply on; for a single turn, all that it writes."""
-        texts = "".join(part for layout in outline for part in layout if part is not None)
         # A user's text could hold the mark, by chance or on purpose; the salt makes one that it does not hold.
+        texts = ""
+        for layout in outline:
+            texts += "".join(part for part in layout if part is not None)
         salt = next(number for number in range(len(texts) + 2) if f"-HERE-{number}" not in texts)
         messages: list[dict[str, Any]] = []
         for number, layout in enumerate(outline):
-            shown = [{"type": "image"} if part is None else {"type": "text", "text": part} for part in layout]
-            messages.append({"role": "user", "content": shown})
+            messages.append({"role": "user", "content": [_content_part(part) for part in layout]})
             if number < len(outline) - 1:
-                said = MARK.format(number, salt)
-                messages.append({"role": "assistant", "content": [{"type": "text", "text": said}]})
+                messages.append({"role": "assistant", "content": [_content_part(MARK.format(number, salt))]})
         try:
-            written: str = self._processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            text: str = self._processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # templates are programs, and raise exceptions of any type
-            said = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).split())[:200]
             raise BadInput(
-                f"the model's chat template cannot write {len(outline)} turns with pictures: {said}"
+                f"the model's chat template cannot write {len(outline)} turns with pictures: {reason}"
             ) from error
         if len(outline) == 1:
-            return written
-        _, mark, after = written.rpartition(MARK.format(len(outline) - 2, salt))
+            return text
+        _, mark, after = text.rpartition(MARK.format(len(outline) - 2, salt))
         if not mark:
             raise BadInput("the model's chat template leaves earlier replies out; take rollouts.window=1")
         return after
@@ -149,39 +157,43 @@ class PromptEncoder:
         if key in self._cache:
             self._cache.move_to_end(key)
             return self._cache[key][0]
-        made = self._build_segment(text, pictures, first)
+        segment = self._build_segment(text, pictures, first)
         # Preprocessed pictures take megabytes each, so the cache is limited by bytes, not by entries.
-        size = made.ids.nbytes + sum(tensor.nbytes for tensor in (*made.per_token.values(), *made.per_picture.values()))
-        self._cache[key] = made, size
+        tensors = [*segment.per_token.values(), *segment.per_picture.values()]
+        size = segment.ids.nbytes + sum(tensor.nbytes for tensor in tensors)
+        self._cache[key] = (segment, size)
         self._free_bytes -= size
         while self._free_bytes < 0:  # drop the segments that were used longest ago
-            self._free_bytes += self._cache.popitem(last=False)[1][1]
-        return made
+            _, (_, dropped_size) = self._cache.popitem(last=False)
+            self._free_bytes += dropped_size
+        return segment
 
     def _build_segment(self, text: str, pictures: tuple[Picture, ...], first: bool) -> Prompt:
-        sizes = text, tuple(picture.pixels.shape for picture in pictures), first
         # In games the text of a turn often repeats while its picture changes. Token ids depend on a picture's size
         # only, so the tokenizer need not run again.
-        known = self._token_cache.get(sizes) if self._split_pictures and pictures else None
-        if known is not None:
-            return Prompt(known.ids, known.per_token, self._unnested(self._process_pictures(pictures)))
-        made = self._process(text, pictures, first)
-        length = made["input_ids"].shape[1]
-        per_token, per_picture = {}, {}
-        for name, tensor in made.items():
+        key = (text, tuple(picture.pixels.shape for picture in pictures), first)
+        if self._split_pictures and pictures and key in self._token_cache:
+            tokens = self._token_cache[key]
+            return Prompt(tokens.ids, tokens.per_token, self._unnested(self._process_pictures(pictures)))
+        inputs = self._process(text, pictures, first)
+        length = inputs["input_ids"].shape[1]
+        per_token = {}
+        per_picture = {}
+        for name, tensor in inputs.items():
             if name.endswith("token_type_ids") and tuple(tensor.shape) == (1, length):
                 per_token[name] = tensor[0]
             elif name not in ("input_ids", "attention_mask"):
                 per_picture[name] = tensor
-        prompt = Prompt(made["input_ids"][0].numpy().astype(np.int64), per_token, self._unnested(per_picture))
+        ids = inputs["input_ids"][0].numpy().astype(np.int64)
         if self._split_pictures:
-            self._token_cache[sizes] = Prompt(prompt.ids, prompt.per_token)
+            self._token_cache[key] = Prompt(ids, per_token)
             if len(self._token_cache) > TOKEN_CACHE_ENTRIES:
                 self._token_cache.popitem(last=False)
-        return prompt
+        return Prompt(ids, per_token, self._unnested(per_picture))
 
-    def _unnested(self, made: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {name: tensor[0] if name in self.nested else tensor for name, tensor in made.items()}
+    def _unnested(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        nested = {name: tensor[0] for name, tensor in tensors.items() if name in self.nested}
+        return tensors | nested
 
     def _process_pictures(self, pictures: tuple[Picture, ...]) -> dict[str, torch.Tensor]:
         from PIL import Image
@@ -198,15 +210,17 @@ class PromptEncoder:
         text = self._segment_text(((None, "a"),))
         try:
             for size in ((64, 64), (96, 160)):
-                one, other = (Picture(rng.integers(0, 256, (*size, 3), np.uint8)) for _ in range(2))
-                whole, again = (self._process(text, (picture,), first=True) for picture in (one, other))
-                alone = self._process_pictures((one,))
-                rest = {name for name in whole if name not in alone}
-                if not rest <= {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}:
+                first = Picture(rng.integers(0, 256, (*size, 3), np.uint8))
+                second = Picture(rng.integers(0, 256, (*size, 3), np.uint8))
+                inputs = self._process(text, (first,), first=True)
+                inputs_of_second = self._process(text, (second,), first=True)
+                pictures = self._process_pictures((first,))
+                of_tokens = {name for name in inputs if name not in pictures}
+                if not of_tokens <= {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}:
                     return False
-                if not all(_equal(whole[name], again[name]) for name in rest):
+                if not all(_equal(inputs[name], inputs_of_second[name]) for name in of_tokens):
                     return False
-                if not all(name in whole and _equal(whole[name], tensor) for name, tensor in alone.items()):
+                if not all(name in inputs and _equal(inputs[name], tensor) for name, tensor in pictures.items()):
                     return False
         except Exception:  # some image processors cannot be called alone; then text and pictures go together, as usual
             return False
@@ -215,20 +229,21 @@ class PromptEncoder:
     def _process(self, text: str, pictures: tuple[Picture, ...], first: bool) -> dict[str, torch.Tensor]:
         from PIL import Image
 
-        images = [[Image.fromarray(picture.pixels) for picture in pictures]] if pictures else None
+        images = None
+        if pictures:
+            images = [[Image.fromarray(picture.pixels) for picture in pictures]]
         try:
-            made = self._processor(
+            inputs = self._processor(
                 text=[text], images=images, add_special_tokens=self._adds_bos(text, first), return_tensors="pt"
             )
         except (ValueError, TypeError, KeyError, IndexError, RuntimeError, ImportError) as error:
-            said = " ".join(str(error).split())[:200]
-            raise BadInput(
-                f"the model's processor cannot read {len(pictures)} pictures: {said}{self._marks_in(text, pictures)}"
-            ) from error
-        self._check_whole(text, made["input_ids"][0].tolist())
-        return dict(made)
+            reason = " ".join(str(error).split())[:200]
+            advice = self._advice_on_marks(text, pictures)
+            raise BadInput(f"the model's processor cannot read {len(pictures)} pictures: {reason}{advice}") from error
+        self._check_whole(text, inputs["input_ids"][0].tolist())
+        return dict(inputs)
 
-    def _marks_in(self, text: str, pictures: tuple[Picture, ...]) -> str:
+    def _advice_on_marks(self, text: str, pictures: tuple[Picture, ...]) -> str:
         """Advice where a prompt's own words hold what the model reads as a picture's place; empty where they do not."""
         mark = getattr(self._processor, "image_token", None) or "<image>"
         if not isinstance(mark, str) or text.count(mark) <= len(pictures):
@@ -243,7 +258,8 @@ class PromptEncoder:
         """
         whole = self._processor.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         limit = getattr(self._processor.tokenizer, "model_max_length", None)
-        if len(ids) >= len(whole) and (len(ids) != limit or ids[-TAIL:] == whole[-TAIL:]):
+        may_be_cut = len(ids) == limit and ids[-TAIL:] != whole[-TAIL:]
+        if len(ids) >= len(whole) and not may_be_cut:
             return
         last = self._processor.tokenizer.decode(whole[-TAIL:])
         raise BadInput(
@@ -259,24 +275,25 @@ class PromptEncoder:
     def _find_nested(self) -> frozenset[str]:
         """Names of the picture tensors with an extra leading axis of size 1, found by processing two pictures."""
         grey = Picture(np.full((64, 64, 3), 100, np.uint8))
-        for count in (2, 1):  # a few models read one picture at most
-            try:
-                made = self._process(self._segment_text(((*(None,) * count, "a"),)), (grey,) * count, first=True)
-            except BadInput:
-                if count == 1:
-                    raise
-                continue
-            # Two pictures in a tensor of length 1: the first axis counts conversations, the second one pictures.
-            pixels = made.get("pixel_values")
-            if count == 1 or pixels is None or len(pixels) != 1:
-                return frozenset()
-            tokens = {"input_ids", "attention_mask"}
-            return frozenset(
-                name
-                for name, tensor in made.items()
-                if name not in tokens and not name.endswith("token_type_ids") and len(tensor) == 1
-            )
-        return frozenset()
+        try:
+            inputs = self._process(self._segment_text(((None, None, "a"),)), (grey, grey), first=True)
+        except BadInput:
+            # A few models read one picture at most; one that cannot read that either is refused.
+            self._process(self._segment_text(((None, "a"),)), (grey,), first=True)
+            return frozenset()
+        # Two pictures in a tensor of length 1: the first axis counts conversations, the second one pictures.
+        pixels = inputs.get("pixel_values")
+        if pixels is None or len(pixels) != 1:
+            return frozenset()
+        of_pictures = set(inputs) - {"input_ids", "attention_mask"}
+        return frozenset(name for name in of_pictures if not name.endswith("token_type_ids") and len(inputs[name]) == 1)
+
+
+def _content_part(part: str | None) -> dict[str, str]:
+    """A text, or None for a picture, as a part of a message's content."""
+    if part is None:
+        return {"type": "image"}
+    return {"type": "text", "text": part}
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -289,13 +306,12 @@ def _concatenate(parts: Sequence[Prompt]) -> Prompt:
     import torch
 
     per_token = {}
-    for name in dict.fromkeys(name for part in parts for name in part.per_token):
+    for name in tensor_names(part.per_token for part in parts):
         # Replies come without such tensors: their tokens are text, which is type 0.
         dtype = next(part.per_token[name].dtype for part in parts if name in part.per_token)
         columns = [part.per_token.get(name, torch.zeros(len(part.ids), dtype=dtype)) for part in parts]
         per_token[name] = torch.cat(columns)
-    per_picture = {
-        name: join_pictures([part.per_picture[name] for part in parts if name in part.per_picture])
-        for name in dict.fromkeys(name for part in parts for name in part.per_picture)
-    }
+    per_picture = {}
+    for name in tensor_names(part.per_picture for part in parts):
+        per_picture[name] = join_pictures([part.per_picture[name] for part in parts if name in part.per_picture])
     return Prompt(np.concatenate([part.ids for part in parts]), per_token, per_picture)

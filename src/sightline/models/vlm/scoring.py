@@ -6,18 +6,21 @@ and nothing of the reply. A sequence of two turns (p: prompt, r: reply):
 
     position    0    1    2    3    4    5    6    7    8    9
     token       p    p    p    r1   r1   p    p    r2   r2   r2
+    loss mask   0    0    0    1    1    0    0    1    1    1       the tokens of all spans
     span                     [ start=3   end=5 [   [ start=7        end=10 [
     logits                2    3              6    7    8            `columns`: start - 1 … end - 2
     targets               r1   r1             r2   r2   r2           `targets`: the tokens at columns + 1
     value                 V1                  V2                     `value_columns`: start - 1
 
-Only the rows of `columns` go through the output layer; see `PolicyWithValueHead._logits_and_states`.
+The loss mask is never a tensor: `rows`, `columns` and `targets` list the T places where it is 1, row after row, and the
+statistics, advantages and losses of these tokens are flat tensors [T] in the same order. Only these places go through
+the output layer; see `PolicyWithValueHead._logits_and_states`.
 
 Episodes of a group begin alike, and small games have few states: many replies are to the same prompt. Such a prompt is
 read once, and its keys and values are handed to all replies, in learning as in sampling. A reply is read with the last
 token of its prompt before it, which predicts its first one:
 
-    prompts    p p p .     `of` = 0 0 0 1 1     keys, values  p p p .  +  replies  p r r r     mask  1 1 1 0 1 1 1 1
+    inputs     p p p .     `of` = 0 0 0 1 1     keys, values  p p p .  +  replies  p r r r     mask  1 1 1 0 1 1 1 1
                q q q q                                        p p p .              p r r .           1 1 1 0 1 1 1 0
                                                               p p p .              p r r r           1 1 1 0 1 1 1 1
                                                               q q q q              q r . .           1 1 1 1 1 1 0 0
@@ -39,7 +42,7 @@ from torch import nn
 from torch.utils import _pytree
 
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.shared_prompts import WORTH_SHARING, handed_on, positions_after, positions_told
+from sightline.models.vlm.shared_prompts import WORTH_SHARING, cache_for_rows, positions_after, recorded_positions
 from sightline.models.vlm.types import Prompt, TokenSequence, TokenStats
 
 ENTROPY_ROWS = 1024
@@ -67,7 +70,8 @@ class Batch:
         choice_tokens: int64[C], indices into the T tokens: the token that decides between the legal actions.
         choice_turns: int64[C], indices into the M turns.
         choices: int64[C, K], ids that this token can have, padded with -1.
-        kept: int64[T, K], ids that could be sampled in the place of each token, padded with -1; without any, [T, 0].
+        support: int64[T, K], ids that could be sampled in the place of each token, padded with -1; [T, 0] where all
+            could.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -81,7 +85,7 @@ class Batch:
     choice_tokens: torch.Tensor
     choice_turns: torch.Tensor
     choices: torch.Tensor
-    kept: torch.Tensor
+    support: torch.Tensor
 
     def to(self, device: torch.device, floats: torch.dtype) -> Batch:
         """Copy to a device, with floating-point inputs (pictures) cast to a dtype."""
@@ -89,7 +93,8 @@ class Batch:
         def placed(value: Any) -> Any:
             if isinstance(value, dict):
                 return {name: placed(tensor) for name, tensor in value.items()}
-            return value.to(device, dtype=floats if value.is_floating_point() else None, non_blocking=True)
+            dtype = floats if value.is_floating_point() else None
+            return value.to(device, dtype=dtype, non_blocking=True)
 
         return Batch(**{field.name: placed(getattr(self, field.name)) for field in fields(self)})
 
@@ -106,8 +111,14 @@ def collate(
         shares_prompts: read equal prompts once, if there are enough of them and each sequence is a prompt and the reply
             to it.
     """
-    prompts = {sequence.prompt.digest: sequence.prompt for sequence in sequences} if shares_prompts else {}
-    shared = 0 < len(prompts) <= WORTH_SHARING * len(sequences) and all(map(_one_turn, sequences))
+    # Equal prompts have equal digests. They are read once if that saves more than the further pass over them costs.
+    prompts: dict[bytes, Prompt] = {}
+    if shares_prompts:
+        prompts = {sequence.prompt.digest: sequence.prompt for sequence in sequences}
+    is_worth_sharing = 0 < len(prompts) <= WORTH_SHARING * len(sequences)
+    shared = is_worth_sharing and all(map(_is_one_turn, sequences))
+
+    # List the scored tokens, and the places in the batch whose outputs are read for them.
     rows: list[int] = []
     columns: list[int] = []
     targets: list[int] = []
@@ -116,10 +127,11 @@ def collate(
     choice_tokens: list[int] = []
     choice_turns: list[int] = []
     choices: list[torch.Tensor] = []
-    kept: list[torch.Tensor] = []
+    support: list[torch.Tensor] = []
     whole = [np.concatenate([sequence.prompt.ids, sequence.reply]).astype(np.int64) for sequence in sequences]
     for row, (sequence, ids) in enumerate(zip(sequences, whole, strict=True)):
-        left_out = len(sequence.prompt.ids) - 1 if shared else 0  # read once, apart from the reply
+        # A shared prompt is read apart from the reply, all but its last token: columns count from that token then.
+        offset = len(sequence.prompt.ids) - 1 if shared else 0
         for span in sequence.spans:
             # Actions may share their first token; a choice among one has entropy 0 and is left out.
             if span.choice is not None and len(set(span.choices)) > 1:
@@ -127,60 +139,74 @@ def collate(
                 choice_turns.append(len(value_rows))
                 choices.append(torch.tensor(sorted(set(span.choices))))
             # One value per turn, not per token: the critic judges the state that the turn's prompt shows.
+            last_of_prompt = span.start - 1 - offset
             value_rows.append(row)
-            value_columns.append(span.start - 1 - left_out)
-            rows += [row] * (span.end - span.start)
-            columns += range(span.start - 1 - left_out, span.end - 1 - left_out)  # the logits before each token
+            value_columns.append(last_of_prompt)
+            # The logits that predict a token are those of the token before it.
+            count = span.end - span.start
+            rows += [row] * count
+            columns += range(last_of_prompt, last_of_prompt + count)
             targets += ids[span.start : span.end].tolist()
-            kept += [torch.from_numpy(one).long() for one in span.kept]
-    listed = nn.utils.rnn.pad_sequence(choices, True, -1) if choices else torch.zeros((0, 1), dtype=torch.int64)
-    among = nn.utils.rnn.pad_sequence(kept, True, -1) if kept else torch.zeros((len(targets), 0), dtype=torch.int64)
+            support += [torch.from_numpy(candidates).long() for candidates in span.support]
+    padded_choices = torch.zeros((0, 1), dtype=torch.int64)
+    if choices:
+        padded_choices = nn.utils.rnn.pad_sequence(choices, batch_first=True, padding_value=-1)
+    padded_support = torch.zeros((len(targets), 0), dtype=torch.int64)
+    if support:
+        padded_support = nn.utils.rnn.pad_sequence(support, batch_first=True, padding_value=-1)
 
-    def numbers(listed: list[int]) -> torch.Tensor:
-        return torch.tensor(listed, dtype=torch.int64)
-
+    # Lay the tokens out: whole sequences, or prompts and replies apart.
+    of: list[int] = []
+    replies: dict[str, torch.Tensor] = {}
     if shared:
-        place = {digest: number for number, digest in enumerate(prompts)}
-        of = [place[sequence.prompt.digest] for sequence in sequences]
-        inputs, replies = _apart(sequences, list(prompts.values()), of, pad, nested)
+        index_of = {digest: index for index, digest in enumerate(prompts)}
+        of = [index_of[sequence.prompt.digest] for sequence in sequences]
+        inputs, replies = _stack_apart(sequences, list(prompts.values()), of, pad, nested)
     else:
-        of, replies = [], {}
         inputs = stack(whole, [sequence.prompt for sequence in sequences], pad, "right", nested)
+
+    def indices(values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64)
+
     return Batch(
         inputs,
         replies,
-        numbers(of),
-        rows=numbers(rows),
-        columns=numbers(columns),
-        targets=numbers(targets),
-        value_rows=numbers(value_rows),
-        value_columns=numbers(value_columns),
-        choice_tokens=numbers(choice_tokens),
-        choice_turns=numbers(choice_turns),
-        choices=listed,
-        kept=among,
+        indices(of),
+        rows=indices(rows),
+        columns=indices(columns),
+        targets=indices(targets),
+        value_rows=indices(value_rows),
+        value_columns=indices(value_columns),
+        choice_tokens=indices(choice_tokens),
+        choice_turns=indices(choice_turns),
+        choices=padded_choices,
+        support=padded_support,
     )
 
 
-def _one_turn(sequence: TokenSequence) -> bool:
+def _is_one_turn(sequence: TokenSequence) -> bool:
     """Tell whether a sequence is a prompt and the reply to it."""
     return len(sequence.spans) == 1 and sequence.spans[0].start == len(sequence.prompt.ids) > 1
 
 
-def _apart(
+def _stack_apart(
     sequences: Sequence[TokenSequence], prompts: Sequence[Prompt], of: Sequence[int], pad: int, nested: frozenset[str]
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """Model inputs of P prompts without their last tokens, and of the N replies, each begun by that token."""
 
-    def part(prompt: Prompt, which: slice, pictures: Mapping[str, torch.Tensor] | None = None) -> Prompt:
-        return Prompt(prompt.ids[which], {name: row[which] for name, row in prompt.per_token.items()}, pictures or {})
+    def part(prompt: Prompt, which: slice, pictures: Mapping[str, torch.Tensor]) -> Prompt:
+        per_token = {name: tensor[which] for name, tensor in prompt.per_token.items()}
+        return Prompt(prompt.ids[which], per_token, pictures)
 
-    but_last = [part(prompt, slice(-1), prompt.per_picture) for prompt in prompts]
-    last = [part(prompt, slice(-1, None)) for prompt in prompts]
-    # A reply's last token predicts nothing that is scored.
-    ids = [np.concatenate([last[i].ids, sequence.reply[:-1]]) for i, sequence in zip(of, sequences, strict=True)]
-    read = stack([prompt.ids for prompt in but_last], but_last, pad, "right", nested)
-    return read, stack(ids, [last[i] for i in of], pad, "right", nested)
+    beginnings = [part(prompt, slice(-1), prompt.per_picture) for prompt in prompts]
+    last_tokens = [part(prompt, slice(-1, None), {}) for prompt in prompts]
+    before_replies = [last_tokens[index] for index in of]
+    reply_rows = []
+    for sequence, before in zip(sequences, before_replies, strict=True):
+        # A reply's last token predicts nothing that is scored.
+        reply_rows.append(np.concatenate([before.ids, sequence.reply[:-1]]))
+    inputs = stack([prompt.ids for prompt in beginnings], beginnings, pad, "right", nested)
+    return inputs, stack(reply_rows, before_replies, pad, "right", nested)
 
 
 class PolicyWithValueHead(nn.Module):
@@ -198,7 +224,9 @@ class PolicyWithValueHead(nn.Module):
     def __init__(self, model: Any, banned: torch.Tensor, value_head: bool, autocast: torch.dtype | None = None) -> None:
         super().__init__()
         self.model = model
-        self.value_head = ValueHead(int(model.get_output_embeddings().weight.shape[1])) if value_head else None
+        self.value_head: ValueHead | None = None
+        if value_head:
+            self.value_head = ValueHead(int(model.get_output_embeddings().weight.shape[1]))
         self.autocast = autocast
         self.register_buffer("banned", banned, persistent=False)
 
@@ -211,17 +239,24 @@ class PolicyWithValueHead(nn.Module):
         logits = raw.float() / temperature
         del raw  # each is [T, V] in float32, and may be the largest tensor of all
         # Of the legal actions, banned or not; picked before the others are banned in place.
-        choices = _among(logits[batch.choice_tokens], batch.choices) if len(batch.choices) else None
+        choices: torch.Tensor | None = None
+        if len(batch.choices):
+            choices = _select(logits[batch.choice_tokens], batch.choices)
         logits.masked_fill_(self.banned, -torch.inf)
         # Sampled from a part of the vocabulary: the same part, or old and new probabilities would be of different
         # distributions.
-        among = logits if not batch.kept.shape[1] else _among(logits, batch.kept)
-        logprobs = logits.gather(1, batch.targets[:, None])[:, 0] - among.logsumexp(-1)
+        candidates = logits
+        if batch.support.shape[1]:
+            candidates = _select(logits, batch.support)
+        target_logits = logits.gather(1, batch.targets[:, None])[:, 0]
+        logprobs = target_logits - candidates.logsumexp(-1)
         # The entropy is a metric, not a loss, and its gradient would keep copies of [T, V] alive.
         with torch.no_grad():
             parts = [_entropy(part) for part in torch.split(logits, ENTROPY_ROWS)]
             entropy = torch.cat(parts) if parts else logits.new_zeros(0)
-        values = torch.zeros(len(states), device=states.device) if self.value_head is None else self.value_head(states)
+        values = torch.zeros(len(states), device=states.device)
+        if self.value_head is not None:
+            values = self.value_head(states)
         choice_entropy = logits.new_zeros(len(batch.value_rows))
         if choices is not None:
             # Entropy over the legal actions alone, with gradient: the exploration bonus of the policy loss.
@@ -261,15 +296,17 @@ class PolicyWithValueHead(nn.Module):
             return (arguments[0][:, :0], *arguments[1:])  # no logits: nothing in a prompt is scored
 
         hook = _pre_hook(self.model.get_output_embeddings(), nothing)
-        with hook, positions_told(self.model) as told:
-            read = self.model(**batch.inputs, use_cache=True)
-        before = batch.inputs["attention_mask"][batch.of]
-        tokens = batch.replies["attention_mask"]
+        with hook, recorded_positions(self.model) as recorded:
+            output = self.model(**batch.inputs, use_cache=True)
+        # A reply attends to its prompt, but not to what pads it: 1 1 1 0 and 1 1 1 1 in the picture above.
+        prompt_mask = batch.inputs["attention_mask"]
+        reply_mask = batch.replies["attention_mask"]
+        mask = torch.cat([prompt_mask[batch.of], reply_mask], 1)
         # Every position counts from the prompt's end, whatever it was padded with.
-        first = positions_after(told, batch.inputs["attention_mask"])[batch.of]
-        positions = first + torch.arange(tokens.shape[1], device=tokens.device)
-        changed = {"attention_mask": torch.cat([before, tokens], 1), "position_ids": positions}
-        return batch.replies | changed | handed_on(self.model, read, batch.of)
+        first = positions_after(recorded, prompt_mask)[batch.of]
+        positions = first + torch.arange(reply_mask.shape[1], device=reply_mask.device)
+        further = {"attention_mask": mask, "position_ids": positions}
+        return batch.replies | further | cache_for_rows(self.model, output, batch.of)
 
 
 class ValueHead(nn.Module):
@@ -277,7 +314,8 @@ class ValueHead(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.hidden, self.value = nn.Linear(width, width), nn.Linear(width, 1)
+        self.hidden = nn.Linear(width, width)
+        self.value = nn.Linear(width, 1)
         nn.init.zeros_(self.value.weight)
         nn.init.zeros_(self.value.bias)
 
@@ -286,8 +324,8 @@ class ValueHead(nn.Module):
         return values[:, 0].clone()  # FSDP does not allow a module to return a view of its output
 
 
-def _among(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Logits [T, K] of some ids, padded with -1, whose logits are minus infinity."""
+def _select(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Logits [T, K] of ids int64[T, K]; those of padding, which is -1, are minus infinity."""
     return logits.gather(1, ids.clamp(min=0)).masked_fill(ids < 0, -torch.inf)
 
 

@@ -1,4 +1,7 @@
-"""Prompts that are read once for several replies: their keys and values, handed to each."""
+"""Prompts that are read once for several replies: their keys and values, handed to each.
+
+`scoring.py` has a picture of the rows.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +16,21 @@ if TYPE_CHECKING:
     import torch
 
 WORTH_SHARING = 0.75
-"""Share of different prompts up to which equal ones are read once: it takes a pass more."""
+"""Largest share of different prompts in a batch for which equal ones are read once, which takes one more pass."""
 
 
-def handed_on(model: Any, read: Any, of: torch.Tensor) -> dict[str, Any]:
-    """Input of a model by which it goes on after prompts that it has read.
+def cache_for_rows(model: Any, output: Any, of: torch.Tensor) -> dict[str, Any]:
+    """Cache of prompts that a model has read, as an input by which rows continue after them.
 
     Args:
-        read: output of the pass over P prompts.
-        of: int64[N], which of them each of N rows goes on after. Gradients of the rows of a prompt are summed.
+        output: of the pass over P prompts; its cache is changed in place.
+        of: int64[N], the prompt after which each of N rows continues. Gradients of the rows of a prompt are summed.
     """
-    from sightline.models.vlm.caching import as_input, with_rows
+    from sightline.models.vlm.caching import as_input
 
-    cache = read.get("cache") or read["past_key_values"]
-    return as_input(model, with_rows(cache, of))
+    cache = output.get("cache") or output["past_key_values"]
+    cache.batch_select_indices(of)
+    return as_input(model, cache)
 
 
 def shifted_modules(model: Any) -> list[Any]:
@@ -38,32 +42,35 @@ def shifted_modules(model: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def positions_told(model: Any) -> Iterator[list[torch.Tensor]]:
+def recorded_positions(model: Any) -> Iterator[list[torch.Tensor]]:
     """The positions int64[A, P, L] on A axes that a model gives to the tokens of prompts that it reads within the
     context; empty if it counts in the usual way.
 
     `rope_deltas` would say it shorter, but some versions of Transformers count from the padded length of a prompt.
     """
-    told: list[torch.Tensor] = []
+    recorded: list[torch.Tensor] = []
 
-    def listen(_: Any, __: Any, named: dict[str, Any]) -> None:
-        if named.get("position_ids") is not None:
-            told.append(named["position_ids"])
+    def record(_: Any, __: Any, keywords: dict[str, Any]) -> None:
+        if keywords.get("position_ids") is not None:
+            recorded.append(keywords["position_ids"])
 
     with contextlib.ExitStack() as hooks:
         for module in _counting_modules(model):
-            handle = module.language_model.register_forward_pre_hook(listen, with_kwargs=True)
+            handle = module.language_model.register_forward_pre_hook(record, with_kwargs=True)
             hooks.callback(handle.remove)
-        yield told
+        yield recorded
 
 
-def positions_after(told: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
-    """The position int64[P, 1] of the token after each prompt, from `positions_told` and the attention mask [P, L]."""
-    if not told:
+def positions_after(recorded: list[torch.Tensor], mask: torch.Tensor) -> torch.Tensor:
+    """The position int64[P, 1] of the token after each prompt, from `recorded_positions` and the attention mask
+    [P, L]."""
+    if not recorded:
         return mask.sum(1, keepdim=True)
     # A fourth axis, which comes first where there is one, counts the tokens as text.
-    time_height_width = told[-1].reshape(-1, *mask.shape)[-3:]
-    return time_height_width.masked_fill(mask == 0, -1).amax((0, 2))[:, None] + 1
+    time_height_width = recorded[-1].reshape(-1, *mask.shape)[-3:]
+    # A picture's axes advance by its height and width, so the next token comes after the largest position on any axis.
+    largest = time_height_width.masked_fill(mask == 0, -1).amax((0, 2))
+    return largest[:, None] + 1
 
 
 def _counting_modules(model: Any) -> list[Any]:
@@ -74,11 +81,11 @@ def _counting_modules(model: Any) -> list[Any]:
 def can_share(model: Any) -> bool:
     """Tell whether several replies can be scored after one reading of their prompt.
 
-    Prompts of a batch are padded on the right there. To attention over all tokens the gap before a reply is nothing;
+    Prompts of a batch are padded on the right there. Attention over all tokens does not see the gap before a reply;
     layers that see a window of the last tokens, or keep a state, would count it.
     """
-    from sightline.models.vlm.caching import all_tokens_kept
+    from sightline.models.vlm.caching import caches_all_tokens
 
     takes_positions = "position_ids" in inspect.signature(without_adapters(model).forward).parameters
-    positions_known = all(hasattr(module, "language_model") for module in _counting_modules(model))
-    return takes_positions and positions_known and all_tokens_kept(model)
+    can_record = all(hasattr(module, "language_model") for module in _counting_modules(model))
+    return takes_positions and can_record and caches_all_tokens(model)

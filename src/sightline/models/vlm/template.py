@@ -11,8 +11,11 @@ from typing import Any
 
 from sightline.replies import Thinking, begins_thought
 
-USER, NEXT, SAID, THOUGHT = "QUESTION-STANDS-HERE", "NEXT-STANDS-HERE", "REPLY-STANDS-HERE", "THOUGHT-STANDS-HERE"
-"""Words in place of messages, by which they are known again in what a template writes."""
+USER = "QUESTION-STANDS-HERE"
+NEXT = "NEXT-STANDS-HERE"
+REPLY = "REPLY-STANDS-HERE"
+THOUGHT = "THOUGHT-STANDS-HERE"
+"""Words in place of messages, by which they are recognised in what a template writes."""
 _LITERAL = re.compile(r"""(['"])((?:(?!\1)[^\n\\]){3,40})\1""")
 """A string in the program of a template."""
 
@@ -23,6 +26,7 @@ def thinking_of(processor: Any) -> Thinking:
     closings |= _marks_that_hide(processor)
     thinking = Thinking(tuple(sorted(openings)), tuple(sorted(closings)))
     prompt = _rendered(processor, [_message("user", USER)], add_generation_prompt=True) or ""
+    # A template may open the thought itself, so that replies begin within it.
     opened_by_prompt = begins_thought(prompt.rpartition(USER)[2], thinking)
     return Thinking(thinking.openings, thinking.closings, opened_by_prompt)
 
@@ -34,12 +38,13 @@ def end_of_turn(processor: Any) -> int | None:
     """
     tokenizer = processor.tokenizer
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    between = [_message("user", USER), _message("assistant", SAID), _message("user", NEXT)]
-    for messages in (between, between[:2]):
-        written = _rendered(processor, messages)
-        if written is None or SAID not in written:
+    conversation = [_message("user", USER), _message("assistant", REPLY), _message("user", NEXT)]
+    # The second without the next question: some templates write no two of them, some end no reply in the middle.
+    for messages in (conversation, conversation[:2]):
+        text = _rendered(processor, messages)
+        if text is None or REPLY not in text:
             continue
-        after = written.rpartition(SAID)[2].partition(NEXT)[0].lstrip()
+        after = text.rpartition(REPLY)[2].partition(NEXT)[0].lstrip()
         ids = [int(token) for token in tokenizer(after, add_special_tokens=False)["input_ids"]]
         first = next((token for token in ids if tokenizer.decode([token]).strip()), None)
         # A template without an end goes on with the next turn's beginning.
@@ -55,46 +60,62 @@ def _message(role: str, text: str, **more: Any) -> dict[str, Any]:
 def _rendered(processor: Any, messages: list[dict[str, Any]], **options: Any) -> str | None:
     """What the template writes; None if it does not take such messages."""
     try:
-        written: str = processor.apply_chat_template(messages, tokenize=False, **options)
+        text: Any = processor.apply_chat_template(messages, tokenize=False, **options)
     except Exception:  # templates are programs, and raise exceptions of any type
         return None
-    return written if isinstance(written, str) else None
+    return text if isinstance(text, str) else None
 
 
 def _written_marks(processor: Any) -> tuple[set[str], set[str]]:
     """Opening and closing mark that the template writes around a thought; none if it takes no thoughts."""
-    named = [_message("assistant", SAID, **{key: THOUGHT}) for key in ("reasoning_content", "reasoning", "thinking")]
-    parts = [{"type": "thinking", "thinking": inner} for inner in (THOUGHT, [{"type": "text", "text": THOUGHT}])]
-    as_parts = [{"role": "assistant", "content": [part, {"type": "text", "text": SAID}]} for part in parts]
+    # Libraries hand thoughts to templates under several names, or as parts of a message.
+    replies = [_message("assistant", REPLY, **{key: THOUGHT}) for key in ("reasoning_content", "reasoning", "thinking")]
+    for thought_part in (THOUGHT, [{"type": "text", "text": THOUGHT}]):
+        content = [{"type": "thinking", "thinking": thought_part}, {"type": "text", "text": REPLY}]
+        replies.append({"role": "assistant", "content": content})
     # An earlier reply, without a thought: what stands before both is no mark.
-    earlier = [_message("user", USER), _message("assistant", SAID.lower()), _message("user", NEXT)]
-    for reply in (*named, *as_parts):
-        written = _rendered(processor, [*earlier, reply]) or ""
-        before, thought, after = written.partition(NEXT)[2].partition(THOUGHT)
-        closing, said, _ = after.partition(SAID)
-        if not thought or not said:
+    earlier = [_message("user", USER), _message("assistant", REPLY.lower()), _message("user", NEXT)]
+    for reply in replies:
+        #   … QUESTION <usual> reply … NEXT <before> THOUGHT <closing> REPLY …
+        text = _rendered(processor, [*earlier, reply]) or ""
+        before, thought, after = text.partition(NEXT)[2].partition(THOUGHT)
+        closing, reply_words, _ = after.partition(REPLY)
+        if not thought or not reply_words:
             continue
-        usual = written.partition(USER)[2].partition(SAID.lower())[0]
+        usual = text.partition(USER)[2].partition(REPLY.lower())[0]
         counterpart = closing.strip().replace("/", "", 1)
-        alike = next((i for i, (a, b) in enumerate(zip(before, usual, strict=False)) if a != b), len(usual))
-        opening = counterpart if "/" in closing and counterpart in before else before[alike:].strip()
+        if "/" in closing and counterpart in before:  # as `</think>` has `<think>`
+            opening = counterpart
+        else:
+            opening = _without_common_start(before, usual).strip()
         if opening and closing.strip():
             return {opening}, {closing.strip()}
     return set(), set()
+
+
+def _without_common_start(text: str, other: str) -> str:
+    """What of a text follows where it first differs from another; after the length of the other if it never does."""
+    for index, (mine, theirs) in enumerate(zip(text, other, strict=False)):
+        if mine != theirs:
+            return text[index:]
+    return text[len(other) :]
 
 
 def _marks_that_hide(processor: Any) -> set[str]:
     """Strings of the template that it cuts earlier replies at, to show only what was said after them."""
     template = getattr(processor, "chat_template", None)
     programs = template.values() if isinstance(template, dict) else [template]
-    literals = {found[2].strip() for one in programs if isinstance(one, str) for found in _LITERAL.finditer(one)}
+    literals = set()
+    for program in programs:
+        if isinstance(program, str):
+            literals |= {match[2].strip() for match in _LITERAL.finditer(program)}
     hiding = set()
     for literal in sorted(literals):
         if len(literal) < 3 or literal[0].isalnum() or literal[-1].isalnum():
             continue
-        earlier = f"{THOUGHT}{literal}{SAID}"
+        earlier = f"{THOUGHT}{literal}{REPLY}"
         messages = [_message("user", USER), _message("assistant", earlier), _message("user", NEXT)]
-        written = _rendered(processor, messages) or THOUGHT
-        if SAID in written and THOUGHT not in written:
+        text = _rendered(processor, messages) or THOUGHT
+        if REPLY in text and THOUGHT not in text:
             hiding.add(literal)
     return hiding

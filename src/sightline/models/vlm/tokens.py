@@ -40,19 +40,23 @@ class Tokens:
         tokenizer = processor.tokenizer
         self._tokenizer = tokenizer
         placeholders = _placeholder_ids(processor) | _placeholder_ids(model.config)
-        named = _listed(model.generation_config.eos_token_id) | _listed(tokenizer.eos_token_id)
+        configured = _id_set(model.generation_config.eos_token_id) | _id_set(tokenizer.eos_token_id)
         self.thinking = thinking_of(processor)
-        marks = _mark_ids(tokenizer, self.thinking) - named - placeholders
+        marks = _mark_ids(tokenizer, self.thinking) - configured - placeholders
         # The template's own end is one, whatever the configurations say; but not one after which thinking goes over
         # into the reply, as Harmony's does.
         template_end = end_of_turn(processor)
-        own_end = set() if template_end is None else {template_end} - marks - placeholders
-        self.stops = frozenset(named | own_end)
+        own_end: set[int] = set()
+        if template_end is not None:
+            own_end = {template_end} - marks - placeholders
+        self.stops = frozenset(configured | own_end)
         if not self.stops:
             raise BadInput("the model has no stop token (eos_token); take an instruction-tuned model")
         usual = next(iter(own_end), tokenizer.eos_token_id)
         self.stop = int(usual) if usual in self.stops else min(self.stops)
         self.pad = int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.stops))
+        # Marks of thoughts are part of replies, even where they are special; placeholders never are, even where they
+        # are not.
         special = {int(token) for token, added in tokenizer.added_tokens_decoder.items() if added.special}
         special |= {int(token) for token in tokenizer.all_special_ids}
         special = (special - marks) | placeholders
@@ -65,7 +69,7 @@ class Tokens:
         self._pieces: dict[int, str] = {}
         # Some decoders drop a leading space, so a token's text is measured after that of another token.
         self._anchor = self.encode("a")[-1:]
-        self._anchored = len(self._plain(self._anchor))
+        self._anchor_length = len(self._plain(self._anchor))
 
     def encode(self, text: str) -> list[int]:
         """Tokenise a text without special tokens. (The ids that a model samples for a text often differ from these.)"""
@@ -88,8 +92,10 @@ class Tokens:
         text = self.decode(ids)
         for token in ids:
             if token not in self._pieces:
-                alone = "" if token in self._unseen else self._plain([*self._anchor, token])[self._anchored :]
-                self._pieces[token] = alone
+                piece = ""
+                if token not in self._unseen:
+                    piece = self._plain([*self._anchor, token])[self._anchor_length :]
+                self._pieces[token] = piece
         pieces = [self._pieces[token] for token in ids]
         joined = "".join(pieces)
         # Adding up the pieces is linear in the reply's length. It is right only if they join to the text, which they
@@ -97,10 +103,12 @@ class Tokens:
         cut = len(joined) - len(text)  # some decoders drop a space at the very beginning
         if UNREADABLE in joined or cut not in (0, 1) or joined[cut:] != text or joined[:cut].strip():
             return self._offsets_by_prefixes(ids, text)
-        spans, place = [], -cut
+        spans = []
+        start = -cut
         for piece in pieces:
-            spans.append((max(place, 0), max(place + len(piece), 0)))
-            place += len(piece)
+            end = start + len(piece)
+            spans.append((max(start, 0), max(end, 0)))
+            start = end
         return spans
 
     def _offsets_by_prefixes(self, ids: list[int], text: str) -> list[tuple[int, int]]:
@@ -108,20 +116,20 @@ class Tokens:
 
         Quadratic in the reply's length, so it is only the fallback of `offsets`.
         """
-        spans, start = [], 0
+        spans = []
+        start = 0
         for count, token in enumerate(ids, 1):
             if token in self._unseen:
                 spans.append((start, start))
                 continue
-            so_far = self.decode(ids[:count])
-            agree = min(len(so_far), len(text))
-            agree = next((at for at in range(agree) if so_far[at] != text[at]), agree)
-            end = max(start, agree)
-            unfinished = len(so_far) > end and end < len(text)  # the next character has begun, later tokens finish it
-            first = start
-            if end == start and not unfinished and so_far.endswith(UNREADABLE):
-                first = max(start - 1, 0)  # one more stray byte of what is written as a single unreadable character
-            spans.append((first, end + unfinished))
+            prefix = self.decode(ids[:count])
+            end = max(start, _common_length(prefix, text))
+            # Where the prefix ends in other characters, the next one has begun, and later tokens finish it.
+            is_unfinished = len(prefix) > end and end < len(text)
+            begin = start
+            if end == start and not is_unfinished and prefix.endswith(UNREADABLE):
+                begin = max(start - 1, 0)  # one more stray byte of what is written as a single unreadable character
+            spans.append((begin, end + is_unfinished))
             start = end
         return spans
 
@@ -132,10 +140,21 @@ class Tokens:
         return text
 
 
-def _listed(ids: int | Sequence[int] | None) -> set[int]:
+def _common_length(a: str, b: str) -> int:
+    """Number of characters with which both texts begin."""
+    shorter = min(len(a), len(b))
+    for index in range(shorter):
+        if a[index] != b[index]:
+            return index
+    return shorter
+
+
+def _id_set(ids: int | Sequence[int] | None) -> set[int]:
     if ids is None:
         return set()
-    return {int(ids)} if isinstance(ids, int) else {int(token) for token in ids}
+    if isinstance(ids, int):
+        return {int(ids)}
+    return {int(token) for token in ids}
 
 
 def _mark_ids(tokenizer: Any, thinking: Thinking) -> set[int]:
@@ -150,9 +169,11 @@ def _mark_ids(tokenizer: Any, thinking: Thinking) -> set[int]:
 
 def _placeholder_ids(owner: Any) -> set[int]:
     """Ids that a processor or a configuration reserves as placeholders of pictures, audio and video."""
-    values = {name: value for name, value in vars(owner).items() if PLACEHOLDER.match(name)}
     ids: set[int] = set()
-    for value in values.values():
-        if isinstance(value, int) or (isinstance(value, (list, tuple)) and all(isinstance(one, int) for one in value)):
-            ids |= {token for token in _listed(value) if token >= 0}
+    for name, value in vars(owner).items():
+        if not PLACEHOLDER.match(name):
+            continue
+        is_list = isinstance(value, (list, tuple)) and all(isinstance(token, int) for token in value)
+        if isinstance(value, int) or is_list:
+            ids |= {token for token in _id_set(value) if token >= 0}
     return ids

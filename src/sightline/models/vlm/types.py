@@ -38,9 +38,17 @@ class ChatTurn:
     @classmethod
     def of_parts(cls, parts: Sequence[str | Picture]) -> ChatTurn:
         """Turn whose texts and pictures take turns, without a reply."""
-        texts = [part for part in parts if isinstance(part, str)]
-        pictures = tuple(part for part in parts if not isinstance(part, str))
-        return cls("\n".join(texts), pictures, order=tuple(part if isinstance(part, str) else None for part in parts))
+        texts: list[str] = []
+        pictures: list[Picture] = []
+        order: list[str | None] = []
+        for part in parts:
+            if isinstance(part, str):
+                texts.append(part)
+                order.append(part)
+            else:
+                pictures.append(part)
+                order.append(None)
+        return cls("\n".join(texts), tuple(pictures), order=tuple(order))
 
     @property
     def layout(self) -> tuple[str | None, ...]:
@@ -67,11 +75,12 @@ class Prompt:
         """Digest of ids and tensors: prompts that show a model the same have equal ones."""
         import torch
 
-        known = blake2b(self.ids.tobytes(), digest_size=16)
+        digest = blake2b(self.ids.tobytes(), digest_size=16)
         for name, tensor in sorted({**self.per_token, **self.per_picture}.items()):
-            known.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            known.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return known.digest()
+            # Name, shape and dtype too: equal bytes may be other tensors.
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.digest()
 
 
 @dataclass(frozen=True)
@@ -100,12 +109,12 @@ class Sample:
     Attributes:
         ids: int64[n], including the stop token if there is one.
         logprobs: float32[n], log-probabilities (nats) at the sampling temperature, normalised over the tokens that are
-            not banned and, with a truncation, were kept.
+            not banned and, with a truncation, in the support.
         text: the reply without special tokens.
         finished: true if the reply ended with a stop token, false if it reached the token limit.
         alternatives: for each token the most probable ones at its place, as (id, log-probability at temperature 1);
             empty unless they were asked for.
-        kept: for each token the ids, int32[K] in ascending order, that the truncation of sampling kept at its place;
+        support: for each token the ids, int32[K] in ascending order, that the truncation of sampling left at its place;
             empty without one.
     """
 
@@ -114,7 +123,7 @@ class Sample:
     text: str
     finished: bool
     alternatives: tuple[tuple[tuple[int, float], ...], ...] = ()
-    kept: tuple[np.ndarray, ...] = ()
+    support: tuple[np.ndarray, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,14 +134,14 @@ class TurnSpan:
         start, end: half-open range of positions in the sequence's ids; `start` is the first sampled token.
         choice: position of the first token at which the legal actions differ; None if the reply held no action.
         choices: id of that token for each legal action.
-        kept: `Sample.kept`: probabilities are normalised over these tokens alone; empty for all.
+        support: `Sample.support`: probabilities are normalised over these tokens alone; empty for all.
     """
 
     start: int
     end: int
     choice: int | None = None
     choices: tuple[int, ...] = ()
-    kept: tuple[np.ndarray, ...] = ()
+    support: tuple[np.ndarray, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +176,7 @@ class TokenStats:
 
     Attributes:
         logprobs: float32[T], log-probabilities (nats) at the given temperature of the tokens of all spans.
-        entropy: float32[T], entropy (nats) over all tokens that are not banned, whatever a truncation kept of them in
+        entropy: float32[T], entropy (nats) over all tokens that are not banned, whatever a truncation left of them in
             sampling; without gradient.
         values: float32[M], value of the state before each turn, computed at the last prompt token; zeros without a
             value head.
