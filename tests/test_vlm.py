@@ -974,7 +974,7 @@ def test_the_reference_stays_what_it_was(lora: LoRA | None, fresh: Callable[...,
     assert not reference.requires_grad and (after - before).abs().max() > 1e-2
     if lora is None:  # exchanged without a copy, for which there may be no memory
         places = [parameter.data_ptr() for parameter in vlm.model.parameters()]
-        with vlm._swapped():
+        with vlm._as_reference():
             assert not {parameter.data_ptr() for parameter in vlm.model.parameters()} & set(places)
         assert [parameter.data_ptr() for parameter in vlm.model.parameters()] == places
     torch.testing.assert_close(reference, before, atol=1e-5, rtol=0)

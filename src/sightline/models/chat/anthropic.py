@@ -35,26 +35,28 @@ class Anthropic(HostedModel):
         ) as client:
 
             async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
-                further: dict[str, Any] = {"temperature": request.temperature} if supported.temperature else {}
+                further: dict[str, Any] = {}
+                if supported.temperature:
+                    further["temperature"] = request.temperature
                 if request.schema is not None:
-                    further |= {"output_config": {"format": {"type": "json_schema", "schema": request.schema}}}
+                    further["output_config"] = {"format": {"type": "json_schema", "schema": request.schema}}
+                further |= self._options
                 content = [_part(part) for part in request.parts]
-                once = self._idempotency(request, [self._model, request.max_tokens, content, further | self._options])
+                idempotency = self._idempotency(request, [self._model, request.max_tokens, content, further])
                 try:
                     message = await client.messages.create(
                         model=self._model,
                         max_tokens=request.max_tokens,
                         messages=[{"role": "user", "content": content}],
                         # Which fields the client's types know changes with its version, the service takes them all.
-                        extra_body=further | self._options,
-                        extra_headers=once,
+                        extra_body=further,
+                        extra_headers=idempotency,
                     )
                     return _read(message)
                 except anthropic.APIStatusError as error:
-                    raise error_from_status(
-                        *(error.status_code, _complaint(error), self._key_env),
-                        error.response.headers.get("retry-after"),
-                    ) from error
+                    retry_after = error.response.headers.get("retry-after")
+                    complaint = _complaint(error)
+                    raise error_from_status(error.status_code, complaint, self._key_env, retry_after) from error
                 except anthropic.APIConnectionError as error:
                     raise self._unreachable(error) from error
                 except (anthropic.AnthropicError, ValueError, LookupError, AttributeError, TypeError) as error:
@@ -74,7 +76,9 @@ def _headers_of_environment() -> Iterator[str]:
 def _complaint(error: Any) -> str:
     """The error message in the body of an answer, without the rest of it."""
     inner = error.body.get("error") if isinstance(error.body, dict) else None
-    return str(inner.get("message") if isinstance(inner, dict) else error.message)
+    if isinstance(inner, dict):
+        return str(inner.get("message"))
+    return str(error.message)
 
 
 def _part(part: Part) -> Any:
@@ -85,14 +89,15 @@ def _part(part: Part) -> Any:
 
 def _read(message: Any) -> ChatReply:
     usage = message.usage
-    spent = token_count(getattr(usage, "input_tokens", 0)), token_count(getattr(usage, "output_tokens", 0))
+    tokens = (token_count(getattr(usage, "input_tokens", 0)), token_count(getattr(usage, "output_tokens", 0)))
     if message.stop_reason == "refusal":
-        raise Refused("the model declines to answer", *spent)
-    text = "".join(block.text for block in message.content if block.type == "text")
+        raise Refused("the model declines to answer", *tokens)
+    blocks = message.content
+    text = "".join(block.text for block in blocks if block.type == "text")
     is_cut_off = message.stop_reason in ("max_tokens", "model_context_window_exceeded")
-    if not (text.strip() or is_cut_off):
-        tool = next((block.name for block in message.content if block.type.endswith("tool_use")), "")
-        thoughts = next((block.type for block in message.content if "thinking" in block.type), "")
+    if not text.strip() and not is_cut_off:
+        tool = next((block.name for block in blocks if block.type.endswith("tool_use")), "")
+        thoughts = next((block.type for block in blocks if "thinking" in block.type), "")
         ended = "" if message.stop_reason == "end_turn" else str(message.stop_reason)
-        raise NoReply(silence(thoughts, tool, ended), *spent)
-    return ChatReply(text, *spent, cut_off=is_cut_off, model=str(message.model or ""))
+        raise NoReply(silence(thoughts, tool, ended), *tokens)
+    return ChatReply(text, *tokens, cut_off=is_cut_off, model=str(message.model or ""))

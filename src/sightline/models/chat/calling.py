@@ -122,9 +122,11 @@ class RateLimitedClient:
     """
 
     def __init__(self, limits: Limits, say: Callable[[str], None] = lambda message: None) -> None:
-        self._limits, self._say = limits, say
+        self._limits = limits
+        self._say = say
         self.exhausted: NoAccess | None = None
-        self._requests, self._tokens = TokenBucket(limits.requests_per_minute), TokenBucket(limits.tokens_per_minute)
+        self._requests = TokenBucket(limits.requests_per_minute)
+        self._tokens = TokenBucket(limits.tokens_per_minute)
         self._usual_tokens = _FIRST_GUESS
         self._not_before = 0.0
         self._jitter = random.Random()  # spreads waits; no result depends on it
@@ -138,53 +140,59 @@ class RateLimitedClient:
             note: told of each attempt as soon as it is made; also of one that is cancelled while the server works on
                 it, which may well have to be paid for.
         """
-        made: list[Attempt] = []
+        attempts: list[Attempt] = []
         while True:
-            if self.exhausted is not None:  # nobody is asked what nobody will answer
-                return [*made, Attempt(None, self.exhausted, 0.0)]
+            # Another request has found out that none will be answered.
+            if self.exhausted is not None:
+                return [*attempts, Attempt(None, self.exhausted, 0.0)]
             attempt = await self._attempt(ask, request, note)
             note(attempt)
-            made.append(attempt)
+            attempts.append(attempt)
+            # Waiting for a quota is no failure of this request: it begins anew, with all its retries.
             if isinstance(attempt.error, QuotaReached) and self._limits.waits_for_quota:
-                made.clear()
+                attempts.clear()
                 self._wait_for_quota(attempt.error)
                 continue
             if isinstance(attempt.error, NoAccess):
                 self.exhausted = attempt.error
-            if not isinstance(attempt.error, Transient) or len(made) > self._limits.retries:
-                return made
-            await asyncio.sleep(self._wait_after(attempt.error, len(made)))
+            if not isinstance(attempt.error, Transient) or len(attempts) > self._limits.retries:
+                return attempts
+            await asyncio.sleep(self._wait_after(attempt.error, len(attempts)))
 
     async def _attempt(self, ask: Ask, request: ChatRequest, note: Callable[[Attempt], None]) -> Attempt:
+        # How many tokens it takes is known afterwards only, so the usual number is reserved, and corrected below.
         guess = self._usual_tokens
         await asyncio.sleep(max(self._requests.reserve(1), self._tokens.reserve(guess)))
         while (pause := self._not_before - time.monotonic()) > 0:  # a server's wish to be left alone is for everybody
             await asyncio.sleep(pause)
-        began = time.monotonic()
+        start = time.monotonic()
         reply: ChatReply | None = None
         error: NoReply | None = None
+        tokens = 0
         try:
             async with asyncio.timeout(self._limits.timeout):
                 reply = await ask(request)
             tokens = reply.input_tokens + reply.output_tokens
             if not reply.text.strip() and not reply.cut_off:
                 # Not to be repeated at once: most likely it would be empty again, and it is paid for.
-                error, reply = NoReply("the reply is empty", reply.input_tokens, reply.output_tokens), None
+                error = NoReply("the reply is empty", reply.input_tokens, reply.output_tokens)
+                reply = None
             self._usual_tokens += 0.2 * (tokens - self._usual_tokens)
         except asyncio.CancelledError:
-            note(Attempt(None, Transient("given up before a reply came"), time.monotonic() - began))
+            note(Attempt(None, Transient("given up before a reply came"), time.monotonic() - start))
             raise
         except TimeoutError:
-            error, tokens = Transient(f"no reply within {self._limits.timeout:g} s"), 0
-        except NoReply as why:
-            error, tokens = why, why.input_tokens + why.output_tokens
-            wished = why.retry_after if isinstance(why, Transient) else None
-            if wished is not None and wished > LONGEST_WAIT:
-                error = QuotaReached(f"{why}; it wants a pause of {wished:.0f} s", wished)
-            elif wished is not None:
-                self._not_before = max(self._not_before, time.monotonic() + wished)
+            error = Transient(f"no reply within {self._limits.timeout:g} s")
+        except NoReply as failure:
+            error = failure
+            tokens = failure.input_tokens + failure.output_tokens
+            wait = failure.retry_after if isinstance(failure, Transient) else None
+            if wait is not None and wait > LONGEST_WAIT:
+                error = QuotaReached(f"{failure}; it wants a pause of {wait:.0f} s", wait)
+            elif wait is not None:
+                self._not_before = max(self._not_before, time.monotonic() + wait)
         self._tokens.adjust(tokens - guess)
-        return Attempt(reply, error, time.monotonic() - began)
+        return Attempt(reply, error, time.monotonic() - start)
 
     def _wait_for_quota(self, reached: QuotaReached) -> None:
         """Have all requests wait until a quota may be renewed."""
@@ -197,7 +205,8 @@ class RateLimitedClient:
         """Exponential back-off with jitter; a little only, where the server said itself how long to pause."""
         if error.retry_after is not None:
             return self._limits.first_wait * self._jitter.uniform(0, 0.1)
-        return float(min(self._limits.first_wait * 2 ** (failures - 1), LONGEST_WAIT) * self._jitter.uniform(0.5, 1.0))
+        wait = min(self._limits.first_wait * 2 ** (failures - 1), LONGEST_WAIT)
+        return float(wait * self._jitter.uniform(0.5, 1.0))
 
 
 def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
@@ -207,20 +216,21 @@ def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
         BadInput: key missing or refused, model unknown, or it turns down such requests.
         RunFailed: the server does not answer, or nothing that is a reply.
     """
-    calls = RateLimitedClient(replace(limits, retries=min(limits.retries, 2), waits_for_quota=False))
+    client = RateLimitedClient(replace(limits, retries=min(limits.retries, 2), waits_for_quota=False))
 
-    async def once(ask: Ask, asked: ChatRequest) -> Attempt:
+    async def last_attempt(ask: Ask, request: ChatRequest) -> Attempt:
         try:
-            async with asyncio.timeout(limits.timeout):
-                return (await calls.attempts(ask, asked))[-1]
+            async with asyncio.timeout(limits.timeout):  # for all attempts together
+                attempts = await client.attempts(ask, request)
         except TimeoutError:
             return Attempt(None, Transient(f"no reply within {limits.timeout:g} s"), limits.timeout or 0.0)
+        return attempts[-1]
 
-    ((_, last),) = stream_async(model.connected, once, [request], at_once=1)
-    if last.reply is not None:
-        return last.reply
-    kind = RunFailed if isinstance(last.error, Transient | QuotaReached) else BadInput
-    raise kind(f"the chat model at {model.where} cannot be asked: {last.error}")
+    ((_, attempt),) = stream_async(model.connected, last_attempt, [request], at_once=1)
+    if attempt.reply is not None:
+        return attempt.reply
+    kind = RunFailed if isinstance(attempt.error, Transient | QuotaReached) else BadInput
+    raise kind(f"the chat model at {model.where} cannot be asked: {attempt.error}")
 
 
 # -- HTTP statuses -----------------------------------------------------------------------------------------------------
@@ -238,38 +248,51 @@ def error_from_status(
         quota: name of the quota that is used up, where the server tells it beside the message.
     """
     wait = seconds_to_wait(retry_after)
-    # Gemini mentions billing whenever a limit of the minute is reached, and says then how long to wait.
-    unpaid = (*_UNPAID, "billing") if wait is None else _UNPAID
-    said = f" ({message})" if message else ""
+    detail = f" ({message})" if message else ""
     lowered = message.lower()
+
+    # About this request: it may be answered if less is asked of the server, or is declined for what it shows.
     if status in (400, 403, 422) and "logprob" in lowered:  # reasoning models of OpenAI forbid them with a 403
-        return Rejected(f"the server answers {status}{said}", malformed=True)
+        return Rejected(f"the server answers {status}{detail}", malformed=True)
     if status in (400, 403, 422) and any(word in lowered for word in _FILTERED):
-        return Refused(f"the provider blocked the request{said}")
+        return Refused(f"the provider blocked the request{detail}")
+
+    # About the key.
     if status == 401 or (status in (400, 403) and "api key" in lowered):
-        about = f"the key in {key_variable}" if key_variable else "a request without a key; set key_env"
-        return NoAccess(f"the server refuses {about}{said}")
+        sender = "a request without a key; set key_env"
+        if key_variable:
+            sender = f"the key in {key_variable}"
+        return NoAccess(f"the server refuses {sender}{detail}")
     if status == 403:  # which may be about this request only
-        about = (
-            f"; may the key in {key_variable} use this model?" if key_variable else "; does it need a key (key_env)?"
-        )
-        return Rejected(f"the server refuses the request{said}{about}")
-    # Gemini asks for a pause of seconds whichever quota it is; others that do are served again by then.
-    is_long = bool(_LONG_QUOTA.search(quota)) or (
-        _LONG_QUOTA.search(message) is not None and (wait is None or wait > LONGEST_WAIT)
-    )
+        advice = "; does it need a key (key_env)?"
+        if key_variable:
+            advice = f"; may the key in {key_variable} use this model?"
+        return Rejected(f"the server refuses the request{detail}{advice}")
+
+    # About a quota. Gemini asks for a pause of seconds whichever quota it is; others that do answer again by then.
+    is_long = bool(_LONG_QUOTA.search(quota))
+    if _LONG_QUOTA.search(message) and (wait is None or wait > LONGEST_WAIT):
+        is_long = True
     if status == 429 and is_long:
-        return QuotaReached(f"a quota is used up{said or f' ({quota})'}", None if quota else wait)
-    if status == 402 or (status == 429 and any(word in lowered for word in unpaid)):
-        return QuotaReached(f"the provider wants to be paid first{said}")
+        name = detail or f" ({quota})"
+        return QuotaReached(f"a quota is used up{name}", None if quota else wait)
+    is_unpaid = any(word in lowered for word in _UNPAID)
+    if "billing" in lowered and wait is None:
+        # Gemini mentions billing whenever a limit of the minute is reached, and says then how long to wait.
+        is_unpaid = True
+    if status == 402 or (status == 429 and is_unpaid):
+        return QuotaReached(f"the provider wants to be paid first{detail}")
+
     if status == 404:
-        kind = NoAccess if "model" in lowered else Rejected
-        return kind(f"the server knows no such model or address{said}; correct model or url")
+        problem = f"the server knows no such model or address{detail}; correct model or url"
+        if "model" in lowered:
+            return NoAccess(problem)
+        return Rejected(problem)
     if status == 413:
-        return Rejected(f"the request is too large for the server{said}; show it fewer or smaller pictures")
+        return Rejected(f"the request is too large for the server{detail}; show it fewer or smaller pictures")
     if status in _RETRYABLE or (status >= 500 and status not in _NOT_OFFERED):
-        return Transient(f"the server answers {status}{said}", wait)
-    return Rejected(f"the server answers {status}{said}", malformed=status in (400, 422))
+        return Transient(f"the server answers {status}{detail}", wait)
+    return Rejected(f"the server answers {status}{detail}", malformed=status in (400, 422))
 
 
 def retry_delay(body: Any) -> str | None:
@@ -284,17 +307,20 @@ def quotas(body: Any) -> str:
     names = []
     for detail in _details(body, "QuotaFailure"):
         violations = detail.get("violations")
-        listed = violations if isinstance(violations, list) else ()
-        names += [str(violation.get("quotaId", "")) for violation in listed if isinstance(violation, dict)]
+        if isinstance(violations, list):
+            names += [str(violation.get("quotaId", "")) for violation in violations if isinstance(violation, dict)]
     return " ".join(names)
 
 
 def _details(body: Any, kind: str) -> Iterator[dict[str, Any]]:
     """Details of a kind in the body of one of Google's errors, which may lie in a list."""
-    body = body[0] if isinstance(body, list) and body else body
-    inner = body.get("error") if isinstance(body, dict) else None
-    details = inner.get("details") if isinstance(inner, dict) else None
-    for detail in details if isinstance(details, list) else ():
+    if isinstance(body, list) and body:
+        body = body[0]
+    error = body.get("error") if isinstance(body, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    if not isinstance(details, list):
+        return
+    for detail in details:
         if isinstance(detail, dict) and str(detail.get("@type", "")).endswith(f"google.rpc.{kind}"):
             yield detail
 
@@ -314,9 +340,14 @@ def seconds_to_wait(retry_after: str | None, now: float | None = None) -> float 
             then = parsedate_to_datetime(retry_after)
         except (ValueError, TypeError, IndexError):
             return None
-        then = then if then.tzinfo else then.replace(tzinfo=UTC)
-        seconds = (then - datetime.fromtimestamp(time.time() if now is None else now, UTC)).total_seconds()
-    return max(seconds, 0.0) if seconds < float("inf") else None
+        if not then.tzinfo:
+            then = then.replace(tzinfo=UTC)
+        if now is None:
+            now = time.time()
+        seconds = (then - datetime.fromtimestamp(now, UTC)).total_seconds()
+    if seconds < float("inf"):
+        return max(seconds, 0.0)
+    return None
 
 
 # -- optional features -------------------------------------------------------------------------------------------------
@@ -338,11 +369,11 @@ class Capabilities:
 
     def restrict(self, request: ChatRequest) -> ChatRequest:
         """Leave out of a request what the server does not support."""
-        return replace(
-            request,
-            schema=request.schema if self.schema else None,
-            alternatives=request.alternatives if self.alternatives else 0,
-        )
+        if not self.schema:
+            request = replace(request, schema=None)
+        if not self.alternatives:
+            request = replace(request, alternatives=0)
+        return request
 
     def downgrade(self, complaint: str, request: ChatRequest) -> Capabilities | None:
         """Drop what this complaint about this request is about; None if there is nothing left to drop."""
@@ -351,13 +382,16 @@ class Capabilities:
             return replace(self, max_tokens=False)
         if self.temperature and "temperature" in complaint:
             return replace(self, temperature=False)
-        asked = self.restrict(request)
-        if asked.alternatives and "logprob" in complaint:
+        request_sent = self.restrict(request)
+        if request_sent.alternatives and "logprob" in complaint:
             return replace(self, alternatives=False)
-        if asked.schema is not None and any(word in complaint for word in _ABOUT_SCHEMAS):
+        if request_sent.schema is not None and any(word in complaint for word in _ABOUT_SCHEMAS):
             return replace(self, schema=False)
+        # The complaint names no feature: without both of these, unless neither was sent.
         least = replace(self, schema=False, alternatives=False)
-        return least if least.restrict(request) != asked else None
+        if least.restrict(request) == request_sent:
+            return None
+        return least
 
 
 Post = Callable[[ChatRequest, Capabilities], Awaitable[ChatReply]]
@@ -379,16 +413,20 @@ class CapabilityFallback:
 
     async def send(self, request: ChatRequest, post: Post) -> ChatReply:
         """Send a request by `post`, again with fewer features where the server does not understand it."""
-        tried = begun = self._supported
+        at_first = self._supported
+        features = at_first
         while True:
             try:
-                reply = await post(tried.restrict(request), tried)
+                reply = await post(features.restrict(request), features)
             except Rejected as complaint:
-                fewer = tried.downgrade(str(complaint), request) if complaint.malformed else None
+                if not complaint.malformed:
+                    raise
+                fewer = features.downgrade(str(complaint), request)
                 if fewer is None:
                     raise
-                tried = fewer
+                features = fewer
             else:
-                if tried is not begun:
-                    self._supported = tried
+                # Requests run side by side: one that needed no fallback forgets none that another has found.
+                if features is not at_first:
+                    self._supported = features
                 return reply

@@ -17,17 +17,17 @@ from sightline.models.chat.messages import ChatModel
 from sightline.runs.trust import is_this_machine
 
 
-def _known(provider: str) -> str:
-    known = registry.names("provider")
-    if provider not in known:
-        raise ValueError(f"there is no provider '{provider[:80]}'{nearest(provider, known)}")
+def _provider_name(provider: str) -> str:
+    names = registry.names("provider")
+    if provider not in names:
+        raise ValueError(f"there is no provider '{provider[:80]}'{nearest(provider, names)}")
     return provider
 
 
 class ChatModelConfig(Strict):
     """A model that chats, at a provider."""
 
-    provider: Annotated[str, AfterValidator(_known)] = "openai"
+    provider: Annotated[str, AfterValidator(_provider_name)] = "openai"
     """`openai`: any OpenAI-compatible server; `gemini`, `anthropic`: their own clients (extras); `local`: a model of
     Hugging Face in this process."""
     model: Annotated[str, Field(min_length=1)]
@@ -77,7 +77,10 @@ class ChatModelConfig(Strict):
         """How often the model may be asked; one that answers in batches takes its own time."""
         timeout = None if model.batched else self.timeout
         return Limits(
-            *(self.requests_per_minute, self.tokens_per_minute, timeout, self.retries),
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            timeout=timeout,
+            retries=self.retries,
             waits_for_quota=self.quota == "wait",
         )
 

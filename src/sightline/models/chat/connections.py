@@ -24,8 +24,9 @@ from sightline.runs.trust import is_this_machine
 MOST_BYTES = 16 * 2**20
 """Bytes of an answer, unpacked: some 7000 tokens with 20 alternatives each. Nothing larger is a reply."""
 _PROXIES = ("http", "https", "socks5", "socks5h")
-_GZIP_OR_ZLIB, _DEFLATE = 32 + zlib.MAX_WBITS, -zlib.MAX_WBITS
-"""Forms of packing; many servers send the last, without a head, for the second."""
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+_DEFLATE = -zlib.MAX_WBITS
+"""Forms of packing, as zlib counts them; many servers send deflate, without a head, and call it zlib."""
 
 
 def connect(
@@ -43,11 +44,13 @@ def connect(
     """
     proxy = proxy_for(url)
     is_encrypted = "https" in (urlsplit(url).scheme, urlsplit(proxy or "").scheme)
-    certificates = _certificates() if is_encrypted else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # empty, as none are looked at
+    if is_encrypted:
+        certificates = _certificates()
     limits = httpx2.Limits(max_connections=None)  # `calling` bounds them
     try:
-        named = None if proxy is None else httpx2.Proxy(proxy)
-        transport = httpx2.AsyncHTTPTransport(verify=certificates, limits=limits, proxy=named)
+        through = None if proxy is None else httpx2.Proxy(proxy)
+        transport = httpx2.AsyncHTTPTransport(verify=certificates, limits=limits, proxy=through)
     except ImportError as error:
         raise BadInput(
             f"the environment names the proxy {_without_password(proxy or '')}, which needs a package: "
@@ -79,13 +82,14 @@ def proxy_for(url: str) -> str | None:
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy:
         return None
-    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if "://" not in proxy:
+        proxy = f"http://{proxy}"
     try:
-        named = urlsplit(proxy)
-        is_known = named.scheme in _PROXIES and bool(named.hostname) and named.port != 0
+        address = urlsplit(proxy)
+        is_usable = address.scheme in _PROXIES and bool(address.hostname) and address.port != 0
     except ValueError:
-        is_known = False
-    if not is_known:
+        is_usable = False
+    if not is_usable:
         raise BadInput(_no_proxy(proxy))
     return proxy
 
@@ -102,10 +106,10 @@ def _is_excluded(host: str) -> bool:
 
 
 def _no_proxy(proxy: str) -> str:
-    known = ", ".join(f"{kind}://host:port" for kind in _PROXIES[:3])
+    forms = ", ".join(f"{kind}://host:port" for kind in _PROXIES[:3])
     return (
         f"the environment names the proxy {_without_password(proxy)}, which cannot be used; set HTTPS_PROXY (or "
-        f"ALL_PROXY) to {known}, or unset it"
+        f"ALL_PROXY) to {forms}, or unset it"
     )
 
 
@@ -121,16 +125,16 @@ def _certificates() -> ssl.SSLContext:
         BadInput: there are none where the environment says.
     """
     for variable, is_there in (("SSL_CERT_FILE", Path.is_file), ("SSL_CERT_DIR", Path.is_dir)):
-        named = os.environ.get(variable)
-        if not named:
+        path = os.environ.get(variable)
+        if not path:
             continue
         advice = f"correct the environment variable {variable}, or unset it for the system's own"
-        if not is_there(Path(named)):
-            raise BadInput(f"there are no certificates at '{named}'; {advice}")
+        if not is_there(Path(path)):
+            raise BadInput(f"there are no certificates at '{path}'; {advice}")
         try:
             return httpx2.create_ssl_context()
         except (OSError, ValueError) as error:  # errors of `ssl` are of the first class
-            raise BadInput(f"'{named}' holds no certificates that can be read; {advice}") from error
+            raise BadInput(f"'{path}' holds no certificates that can be read; {advice}") from error
     return httpx2.create_ssl_context()
 
 
@@ -147,12 +151,12 @@ class _Bounded(httpx2.AsyncBaseTransport):
         finally:
             await response.aclose()
         # What it said of its form is no longer true.
-        kept = [
+        headers = [
             (name, value)
             for name, value in response.headers.multi_items()
             if name not in ("content-encoding", "content-length", "transfer-encoding")
         ]
-        return httpx2.Response(response.status_code, headers=kept, content=body, extensions=response.extensions)
+        return httpx2.Response(response.status_code, headers=headers, content=body, extensions=response.extensions)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -68,11 +68,13 @@ def resolve_endpoint(
     refuse_secrets_in_url(url)
     if key_env is not None and not re.fullmatch(r"[A-Za-z_]\w*", key_env):
         raise BadInput("key_env must be the name of an environment variable, such as MY_KEY, and not the key itself")
+    host: str | None = None
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        port = parts.port  # which raises where it is no number
+        host = parts.hostname
     except ValueError:
-        host = None
+        pass
     if host is None or parts.scheme not in _PORTS:
         raise BadInput(
             f"url '{masked(url)}' is no address of a server; write it like http://localhost:8000{usual_path}"
@@ -80,21 +82,26 @@ def resolve_endpoint(
     if parts.fragment:
         raise BadInput(f"url '{masked(url)}' has a part after a #, which no server is sent; leave it out")
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(query or {})
-    secret = [*variables(headers), *variables(parameters)]
+    key_variables = [*variables(headers), *variables(parameters)]
     is_provider = parts.scheme == "https" and host == urlsplit(hosted).hostname
-    key_env = key_env or (hosted_key if is_provider else None)
+    if not key_env:
+        key_env = hosted_key if is_provider else None
     if parts.scheme == "http" and not is_this_machine(url):
-        if key_env or secret:
-            raise BadInput(f"the key in {key_env or secret[0]} would go to {host} in plain text; say https:// in url")
+        if key_env or key_variables:
+            variable = key_env or key_variables[0]
+            raise BadInput(f"the key in {variable} would go to {host} in plain text; say https:// in url")
         if not insecure_http and not needs_key:  # where a key is needed, its lack is said below
             raise BadInput(
                 f"questions and their pictures would go to {host} in plain text; say https:// in url, or allow it by "
                 "insecure_http=true (evaluate: --insecure-http) if you trust the network between"
             )
-    shown_port = f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
-    shown_host = f"[{host}]" if ":" in host else host
+    # The address in short: what is as usual is left out.
+    where = f"[{host}]" if ":" in host else host  # brackets around IPv6
+    if port not in (None, _PORTS[parts.scheme]):
+        where += f":{port}"
     path = parts.path.rstrip("/")
-    where = shown_host + shown_port + (path if path != usual_path else "")
+    if path != usual_path:
+        where += path
     if parameters:
         where += f"?{urlencode(sorted(parameters.items()), safe='$')}"
     if key_env is None and needs_key:
@@ -106,7 +113,10 @@ def resolve_endpoint(
 
 def variables(values: Mapping[str, str] | None) -> list[str]:
     """Environment variables that values name."""
-    return [name or braced for value in (values or {}).values() for name, braced in VARIABLE.findall(value)]
+    names = []
+    for value in (values or {}).values():
+        names += [name or braced_name for name, braced_name in VARIABLE.findall(value)]
+    return names
 
 
 def filled_in(values: Mapping[str, str]) -> dict[str, str]:
@@ -117,7 +127,7 @@ def filled_in(values: Mapping[str, str]) -> dict[str, str]:
     """
     filled = {}
     for name, value in values.items():
-        filled[name] = VARIABLE.sub(lambda named: read_key(named[1] or named[2]), value)
+        filled[name] = VARIABLE.sub(lambda match: read_key(match[1] or match[2]), value)
         if not (name + filled[name]).isascii() or not (name + filled[name]).isprintable():
             raise BadInput(f"'{name}' cannot be sent with a request: it has strange characters")
     return filled

@@ -31,12 +31,13 @@ class Gemini(HostedModel):
         from google import genai
         from google.genai import errors, types
 
-        own, unused = self._client(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        own_client = self._client()
+        unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         http = types.HttpOptions(
             base_url=self._url,
             timeout=int(1000 * self._timeout),
             retry_options=types.HttpRetryOptions(attempts=1),  # `calling` repeats
-            httpx_async_client=own,
+            httpx_async_client=own_client,
             # Given for nothing, or it would make its own, by an environment that may be wrong.
             httpx_client=httpx2.Client(trust_env=False, verify=unused),
             async_client_args={"ssl": unused},
@@ -44,12 +45,12 @@ class Gemini(HostedModel):
         client = genai.Client(api_key=self._key(), vertexai=False, http_options=http)
 
         async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
-            parts = [
-                types.Part.from_text(text=part)
-                if isinstance(part, str)
-                else types.Part.from_bytes(data=part.png, mime_type="image/png")
-                for part in request.parts
-            ]
+            parts = []
+            for part in request.parts:
+                if isinstance(part, str):
+                    parts.append(types.Part.from_text(text=part))
+                else:
+                    parts.append(types.Part.from_bytes(data=part.png, mime_type="image/png"))
             try:
                 response = await client.aio.models.generate_content(
                     model=self._model,
@@ -68,7 +69,7 @@ class Gemini(HostedModel):
             yield post
         finally:
             await client.aio.aclose()
-            await own.aclose()
+            await own_client.aclose()
 
     def _fields(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         fields: dict[str, Any] = {"max_output_tokens": request.max_tokens}
@@ -81,7 +82,8 @@ class Gemini(HostedModel):
         return fields | self._options
 
     def _error(self, error: Any) -> Exception:
-        headers = getattr(getattr(error, "response", None), "headers", None) or {}
+        response = getattr(error, "response", None)
+        headers = getattr(response, "headers", None) or {}
         wait = headers.get("retry-after") or retry_delay(error.details)
         return error_from_status(int(error.code), str(error.message or ""), self._key_env, wait, quotas(error.details))
 
@@ -93,35 +95,47 @@ def _samples_its_own_way(model: str) -> bool:
 
 
 def _read(response: Any) -> ChatReply:
-    usage, feedback = response.usage_metadata, response.prompt_feedback
+    usage = response.usage_metadata
     read = int(getattr(usage, "prompt_token_count", 0) or 0)
-    wrote = int(getattr(usage, "candidates_token_count", 0) or 0) + int(getattr(usage, "thoughts_token_count", 0) or 0)
+    written = int(getattr(usage, "candidates_token_count", 0) or 0)
+    thoughts_written = int(getattr(usage, "thoughts_token_count", 0) or 0)
+    tokens = (read, written + thoughts_written)
     if not response.candidates:
+        feedback = response.prompt_feedback
         if feedback is not None and feedback.block_reason:
-            raise Refused(f"the provider blocked the request: {_name(feedback.block_reason)}", read, wrote)
-        raise Transient("the reply has no candidates", None, read, wrote)
+            raise Refused(f"the provider blocked the request: {_name(feedback.block_reason)}", *tokens)
+        raise Transient("the reply has no candidates", None, *tokens)
     candidate = response.candidates[0]
     ended = _name(candidate.finish_reason)
     if ended in BLOCKED:
-        raise Refused(f"the provider blocked the reply: {ended}", read, wrote)
+        raise Refused(f"the provider blocked the reply: {ended}", *tokens)
     parts = (candidate.content.parts if candidate.content else None) or []
     text = "".join(part.text or "" for part in parts if not part.thought)
-    if not (text.strip() or ended == "MAX_TOKENS"):
+    is_cut_off = ended == "MAX_TOKENS"
+    if not text.strip() and not is_cut_off:
         tool = next((part.function_call.name or "unnamed" for part in parts if part.function_call), "")
-        thoughts = "thought" if any(part.thought for part in parts) else ""
-        raise NoReply(silence(thoughts, tool, "" if ended == "STOP" else ended), read, wrote)
-    tokens, version = _tokens(candidate.logprobs_result), str(response.model_version or "")
-    return ChatReply(text, read, wrote, ended == "MAX_TOKENS", tokens, version)
+        thoughts = next(("thought" for part in parts if part.thought), "")
+        raise NoReply(silence(thoughts, tool, "" if ended == "STOP" else ended), *tokens)
+    return ChatReply(
+        text,
+        *tokens,
+        cut_off=is_cut_off,
+        tokens=_tokens(candidate.logprobs_result),
+        model=str(response.model_version or ""),
+    )
 
 
 def _name(reason: Any) -> str:
-    return "" if reason is None else str(getattr(reason, "name", reason))
+    if reason is None:
+        return ""
+    return str(getattr(reason, "name", reason))
 
 
 def _tokens(logprobs: Any) -> tuple[Token, ...]:
     if logprobs is None or not logprobs.chosen_candidates or not logprobs.top_candidates:
         return ()
-    return tuple(
-        Token(chosen.token or "", tuple((o.token or "", o.log_probability or 0.0) for o in others.candidates or ()))
-        for chosen, others in zip(logprobs.chosen_candidates, logprobs.top_candidates, strict=False)
-    )
+    tokens = []
+    for token, others in zip(logprobs.chosen_candidates, logprobs.top_candidates, strict=False):
+        alternatives = [(other.token or "", other.log_probability or 0.0) for other in others.candidates or ()]
+        tokens.append(Token(token.token or "", tuple(alternatives)))
+    return tuple(tokens)

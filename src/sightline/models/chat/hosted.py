@@ -61,8 +61,14 @@ class HostedModel:
     def of(cls, config: ChatModelConfig) -> Self:
         """The model that a recipe names."""
         return cls(
-            *(config.model, config.url, config.key_env, config.options, config.timeout, config.insecure_http),
-            *(config.headers, config.query),
+            config.model,
+            url=config.url,
+            key_env=config.key_env,
+            options=config.options,
+            timeout=config.timeout,
+            insecure_http=config.insecure_http,
+            headers=config.headers,
+            query=config.query,
         )
 
     def __init__(
@@ -76,12 +82,25 @@ class HostedModel:
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> None:
-        server = resolve_endpoint(
-            *(url, key_env, self.home, self.key_env, self.usual_path, self.needs_key, insecure_http, headers, query)
+        endpoint = resolve_endpoint(
+            url,
+            key_env,
+            hosted=self.home,
+            hosted_key=self.key_env,
+            usual_path=self.usual_path,
+            needs_key=self.needs_key,
+            insecure_http=insecure_http,
+            headers=headers,
+            query=query,
         )
-        self.where, self._url, self._key_env = server.where, server.url, server.key_env
-        self._headers, self._query = dict(headers or {}), server.query
-        self._model, self._options, self._timeout = model, dict(options or {}), timeout
+        self.where = endpoint.where
+        self._url = endpoint.url
+        self._key_env = endpoint.key_env
+        self._query = endpoint.query
+        self._headers = dict(headers or {})
+        self._model = model
+        self._options = dict(options or {})
+        self._timeout = timeout
         self._fallback = CapabilityFallback()
 
     @contextlib.asynccontextmanager
@@ -116,7 +135,9 @@ class HostedModel:
 
     def _key(self) -> str | None:
         """The key, read when it is used; None where none is sent."""
-        return read_key(self._key_env) if self._key_env else None
+        if not self._key_env:
+            return None
+        return read_key(self._key_env)
 
     def _client(self, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
         """A client for this server, which sends these headers and those that the recipe names.
@@ -126,8 +147,8 @@ class HostedModel:
         """
         from sightline.models.chat.connections import connect
 
-        wanted = dict(headers or {}) | filled_in(self._headers)
-        return connect(self._url, self._timeout, wanted, filled_in(self._query))
+        all_headers = dict(headers or {}) | filled_in(self._headers)
+        return connect(self._url, self._timeout, all_headers, filled_in(self._query))
 
     @staticmethod
     def _idempotency(request: ChatRequest, body: Any) -> dict[str, str]:
@@ -138,18 +159,20 @@ class HostedModel:
         """
         if not request.occasion:
             return {}
-        whole = json.dumps([request.occasion, body], sort_keys=True, default=str)
-        return {"Idempotency-Key": hashlib.sha256(whole.encode()).hexdigest()}
+        content = json.dumps([request.occasion, body], sort_keys=True, default=str)
+        return {"Idempotency-Key": hashlib.sha256(content.encode()).hexdigest()}
 
     def _without_keys(self, text: str) -> str:
         """A server's words with `…` in place of the keys that it repeats. Whole answers go through here before they
         are cut: of a key that is cut, half would be left."""
         for variable in (self._key_env, *variables(self._headers), *variables(self._query)):
             key = os.environ.get(variable or "", "").strip()
-            text = text.replace(key, "…") if key else text
+            if key:
+                text = text.replace(key, "…")
         return text
 
     def _unreachable(self, error: BaseException) -> NoReply:
+        """Error for a connection that failed; what `connections` itself has raised stays as it is."""
         import httpx2
 
         from sightline.models.chat.connections import proxy_for
@@ -158,15 +181,19 @@ class HostedModel:
         while cause is not None:  # clients wrap what the connection itself raises
             if isinstance(cause, NoReply):
                 return cause
-            error = cause if isinstance(cause, httpx2.TransportError) else error
+            if isinstance(cause, httpx2.TransportError):
+                error = cause
             cause = cause.__cause__ or cause.__context__
 
+        problem = "cannot be reached"
+        if isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError):
+            problem = "breaks the connection off"
         proxy = proxy_for(self._url)
-        through = "" if proxy is None else f" through the proxy {masked(proxy)}"
-        broke_off = isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError)
-        happened = "breaks the connection off" if broke_off else "cannot be reached"
-        reason = f": {error}" if str(error) else ""
-        return Transient(f"{self.where} {happened}{through}{reason}")
+        if proxy is not None:
+            problem += f" through the proxy {masked(proxy)}"
+        if str(error):
+            problem += f": {error}"
+        return Transient(f"{self.where} {problem}")
 
     def _sent_elsewhere(self, status: int, address: str) -> Rejected:
         return Rejected(
@@ -174,5 +201,5 @@ class HostedModel:
             "the key would go with it; if you trust that address, say it in url"
         )
 
-    def _nonsense(self, expected: str, found: object, spent: tuple[int, int] = (0, 0)) -> Transient:
-        return Transient(f"{self.where} answers something that is no {expected}: {found}", None, *spent)
+    def _nonsense(self, expected: str, content: object, tokens: tuple[int, int] = (0, 0)) -> Transient:
+        return Transient(f"{self.where} answers something that is no {expected}: {content}", None, *tokens)

@@ -50,33 +50,35 @@ class LocalModel:
         return cls(config.model, config.options)
 
     def __init__(self, model: str, options: Mapping[str, Any] | None = None) -> None:
-        said = dict(options or {})
-        for name in said:
+        options = dict(options or {})
+        for name in options:
             if name not in OPTIONS:
                 raise BadInput(f"provider=local has no option '{name[:80]}'{nearest(name, OPTIONS)}")
-        self._name, self._device = model, str(said.get("device", "auto"))
-        self._dtype: WeightType = said.get("dtype", "auto")
+        self._name = model
+        self._device = str(options.get("device", "auto"))
+        self._dtype: WeightType = options.get("dtype", "auto")
         if self._dtype not in get_args(WeightType):
             raise BadInput(f"provider=local: dtype must be one of {', '.join(get_args(WeightType))}")
-        self._batch_size = int(said.get("batch_size", 16))
-        self._generation = {name: said[name] for name in GENERATION if name in said}
+        self._batch_size = int(options.get("batch_size", 16))
+        self._generation = {name: options[name] for name in GENERATION if name in options}
         self._vlm: VLM | None = None
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
         vlm = await asyncio.to_thread(self._load)
         waiting: list[tuple[ChatRequest, asyncio.Future[ChatReply]]] = []
-        come, stop = asyncio.Event(), threading.Event()
+        any_waiting = asyncio.Event()
+        stop = threading.Event()
 
         async def ask(request: ChatRequest) -> ChatReply:
             future: asyncio.Future[ChatReply] = asyncio.get_running_loop().create_future()
             waiting.append((request, future))
-            come.set()
+            any_waiting.set()
             return await future
 
         async def answer() -> None:
             while True:
-                await come.wait()
+                await any_waiting.wait()
                 await asyncio.sleep(0.005)  # those that were sent together arrive together
                 batch = self._next_batch(waiting)
                 requests = [request for request, _ in batch]
@@ -90,7 +92,7 @@ class LocalModel:
                         if not future.done():
                             future.set_exception(Rejected(f"the model '{self._name}' fails: {error}"))
                 if not waiting:
-                    come.clear()
+                    any_waiting.clear()
 
         answering = asyncio.create_task(answer())
         try:
@@ -102,17 +104,24 @@ class LocalModel:
     def _next_batch(
         self, waiting: list[tuple[ChatRequest, asyncio.Future[ChatReply]]]
     ) -> list[tuple[ChatRequest, asyncio.Future[ChatReply]]]:
-        """Take what goes together with the oldest request: the same way of writing."""
-        waiting[:] = [(request, future) for request, future in waiting if not future.done()]
-        alike = [pair for pair in waiting if _manner(pair[0]) == _manner(waiting[0][0])][: self._batch_size]
-        waiting[:] = [pair for pair in waiting if all(pair is not chosen for chosen in alike)]
-        return alike
+        """Take the requests that can be sampled together with the oldest one, and leave the others waiting."""
+        pending = [(request, future) for request, future in waiting if not future.done()]
+        waiting.clear()
+        batch: list[tuple[ChatRequest, asyncio.Future[ChatReply]]] = []
+        for request, future in pending:
+            is_alike = _sampling_settings(request) == _sampling_settings(pending[0][0])
+            if is_alike and len(batch) < self._batch_size:
+                batch.append((request, future))
+            else:
+                waiting.append((request, future))
+        return batch
 
     def _load(self) -> VLM:
         if self._vlm is None:
             from sightline.models.vlm.model import load_vlm
 
-            device, dtype = choose_device(self._device), self._dtype
+            device = choose_device(self._device)
+            dtype = self._dtype
             if dtype == "auto" and device.type == "cuda" and fast_dtype(device).itemsize == 2:
                 dtype = "bfloat16"  # nothing is trained
             self._vlm = load_vlm(self._name, dtype=dtype, device=device)
@@ -124,7 +133,9 @@ class LocalModel:
         first = requests[0]
         prompts = [vlm.encode([ChatTurn.of_parts(request.parts)]) for request in requests]
         # Fresh numbers each time: votes on one question are to differ.
-        uniforms = np.random.default_rng().random((len(prompts), first.max_tokens)) if first.temperature else None
+        uniforms: np.ndarray | None = None
+        if first.temperature:
+            uniforms = np.random.default_rng().random((len(prompts), first.max_tokens))
         samples = vlm.generate(
             prompts,
             uniforms,
@@ -136,19 +147,21 @@ class LocalModel:
         )
         if stop.is_set():
             raise RunFailed("stopped")
-        return [_reply(vlm, len(prompt.ids), made) for prompt, made in zip(prompts, samples, strict=True)]
+        return [_reply(vlm, len(prompt.ids), sample) for prompt, sample in zip(prompts, samples, strict=True)]
 
 
-def _reply(vlm: VLM, read: int, made: Sample) -> ChatReply:
-    spoken = made.ids.tolist()[: len(made.ids) - made.finished]
-    tokens = tuple(
-        Token(vlm.decode([token]), tuple((vlm.decode([other]), logprob) for other, logprob in best))
-        for token, best in zip(spoken, made.alternatives, strict=False)
-    )
+def _reply(vlm: VLM, prompt_tokens: int, sample: Sample) -> ChatReply:
+    ids = sample.ids.tolist()
+    if sample.finished:
+        ids = ids[:-1]  # without the stop token
+    tokens = []
+    for token, most_probable in zip(ids, sample.alternatives, strict=False):
+        alternatives = [(vlm.decode([other]), logprob) for other, logprob in most_probable]
+        tokens.append(Token(vlm.decode([token]), tuple(alternatives)))
     # Whoever reads the reply later, from a store of labels too, does not know the model's own marks.
-    text = with_common_marks(made.text, vlm.tokens.thinking, made.finished)
-    return ChatReply(text, read, len(made.ids), cut_off=not made.finished, tokens=tokens)
+    text = with_common_marks(sample.text, vlm.tokens.thinking, sample.finished)
+    return ChatReply(text, prompt_tokens, len(sample.ids), cut_off=not sample.finished, tokens=tuple(tokens))
 
 
-def _manner(request: ChatRequest) -> tuple[float, int, int]:
+def _sampling_settings(request: ChatRequest) -> tuple[float, int, int]:
     return request.temperature, request.max_tokens, request.alternatives

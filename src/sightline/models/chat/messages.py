@@ -36,7 +36,13 @@ class ChatRequest:
     @property
     def text(self) -> str:
         """All of it as text, with a mark where a picture stands."""
-        return "\n".join(part if isinstance(part, str) else "[picture]" for part in self.parts)
+        texts = []
+        for part in self.parts:
+            if isinstance(part, str):
+                texts.append(part)
+            else:
+                texts.append("[picture]")
+        return "\n".join(texts)
 
 
 @dataclass(frozen=True)
@@ -103,19 +109,23 @@ def silence(thoughts: str = "", tool: str = "", ended: str = "") -> str:
             f"the reply holds only thoughts ({thoughts}) and no answer; turn thinking off by options, or the server's "
             "reasoning parser"
         )
-    return f"the reply is empty ({ended})" if ended else "the reply is empty"
+    if ended:
+        return f"the reply is empty ({ended})"
+    return "the reply is empty"
 
 
-def token_count(told: object) -> int:
-    """Number of tokens that a provider tells; 0 if that is no number that can be.
+def token_count(value: object) -> int:
+    """Number of tokens that a provider reports; 0 if that is no number that can be.
 
     A reply is paid for and read, whatever is said of its length.
     """
-    if isinstance(told, str) and told.strip().isascii() and told.strip().isdigit():
-        told = float(told)
-    if isinstance(told, bool) or not isinstance(told, int | float):
+    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return int(told) if 0 <= told <= MOST_TOKENS else 0
+    if 0 <= value <= MOST_TOKENS:
+        return int(value)
+    return 0
 
 
 class NoReply(Exception):
@@ -123,7 +133,8 @@ class NoReply(Exception):
 
     def __init__(self, message: str, input_tokens: int = 0, output_tokens: int = 0) -> None:
         super().__init__(_whole(" ".join(message.split())[:500]))
-        self.input_tokens, self.output_tokens = token_count(input_tokens), token_count(output_tokens)
+        self.input_tokens = token_count(input_tokens)
+        self.output_tokens = token_count(output_tokens)
 
 
 class Refused(NoReply):

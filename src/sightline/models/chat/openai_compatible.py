@@ -47,14 +47,16 @@ class OpenAICompatible(HostedModel):
         import httpx2
 
         key = self._key()
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        headers = {}
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
         async with self._client(headers) as client:
 
             async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
                 body = self._body(request, supported)
-                once = self._idempotency(request, body)
+                idempotency = self._idempotency(request, body)
                 try:
-                    response = await client.post(f"{self._url}/chat/completions", json=body, headers=once)
+                    response = await client.post(f"{self._url}/chat/completions", json=body, headers=idempotency)
                 except httpx2.TimeoutException as error:
                     raise Transient(f"{self.where} does not answer in time") from error
                 except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -79,10 +81,12 @@ class OpenAICompatible(HostedModel):
         return error_from_status(status, complaint(text), self._key_env, wait, quotas(body))
 
     def _body(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
+        content = [message_part(part) for part in request.parts]
+        limit = "max_tokens" if supported.max_tokens else "max_completion_tokens"
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [{"role": "user", "content": [message_part(part) for part in request.parts]}],
-            "max_tokens" if supported.max_tokens else "max_completion_tokens": request.max_tokens,
+            "messages": [{"role": "user", "content": content}],
+            limit: request.max_tokens,
         }
         if supported.temperature:
             body["temperature"] = request.temperature
@@ -91,7 +95,8 @@ class OpenAICompatible(HostedModel):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if request.alternatives:
             body |= {"logprobs": True, "top_logprobs": request.alternatives}
-        return {name: value for name, value in (body | self._options).items() if value is not None}
+        body |= self._options
+        return {name: value for name, value in body.items() if value is not None}
 
     def _read(self, text: str) -> ChatReply:
         """The reply in the body of a 200.
@@ -100,26 +105,27 @@ class OpenAICompatible(HostedModel):
             Refused: the model or a filter declines.
             Transient: this is no chat completion.
         """
-        spent = 0, 0
+        tokens = (0, 0)
         try:
             body = json.loads(text)
-            spent = _spent(body.get("usage"))
+            tokens = _tokens_used(body.get("usage"))
             if body.get("error"):
-                raise _with_tokens(self._error(_code(body["error"], 500), text), *spent)
+                raise _with_tokens(self._error(_code(body["error"], 500), text), *tokens)
             choice = body["choices"][0]
-            message, ended = choice["message"], choice.get("finish_reason")
+            message = choice["message"]
+            ended = choice.get("finish_reason")
             content = _content(message.get("content"))
             if choice.get("error") or ended == "error":  # of whoever is behind a gateway
                 inner = choice.get("error") or {}
-                raise _with_tokens(self._error(_code(inner, 502), json.dumps({"error": inner})), *spent)
+                raise _with_tokens(self._error(_code(inner, 502), json.dumps({"error": inner})), *tokens)
             if message.get("refusal") or ended == "content_filter":
-                raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *spent)
+                raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *tokens)
             is_cut_off = ended in ("length", "max_tokens")
-            if not (content.strip() or is_cut_off):
-                raise NoReply(_silence(message, ended), *spent)
+            if not content.strip() and not is_cut_off:
+                raise NoReply(_silence(message, ended), *tokens)
             return ChatReply(
                 content,
-                *spent,
+                *tokens,
                 cut_off=is_cut_off,
                 tokens=_tokens(choice.get("logprobs")),
                 model=str(body.get("model") or ""),
@@ -127,7 +133,9 @@ class OpenAICompatible(HostedModel):
         except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
             if _PAGE.match(text):
                 raise self._nonsense("chat completion", f"a web page ('{_words(text)[:80]}'); is url right?") from error
-            raise self._nonsense("chat completion", repr(text[:80]) if text else "nothing", spent) from error
+            if not text:
+                raise self._nonsense("chat completion", "nothing", tokens) from error
+            raise self._nonsense("chat completion", repr(text[:80]), tokens) from error
 
 
 def message_part(part: Part) -> dict[str, Any]:
@@ -137,20 +145,22 @@ def message_part(part: Part) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{part.base64}"}}
 
 
-def _code(error: Any, otherwise: int) -> int:
+def _code(error: Any, default: int) -> int:
     """The status that an error says of itself within a 200."""
-    code = error.get("code") if isinstance(error, dict) else None
-    told = str(code)
-    return int(told) if len(told) == 3 and told.isascii() and told.isdigit() else otherwise
+    code = str(error.get("code")) if isinstance(error, dict) else ""
+    if len(code) == 3 and code.isascii() and code.isdigit():
+        return int(code)
+    return default
 
 
-def _with_tokens(error: NoReply, read: int, wrote: int) -> NoReply:
+def _with_tokens(error: NoReply, input_tokens: int, output_tokens: int) -> NoReply:
     """An error that came with an answer, which is paid for."""
-    error.input_tokens, error.output_tokens = read, wrote
+    error.input_tokens = input_tokens
+    error.output_tokens = output_tokens
     return error
 
 
-def _spent(usage: Any) -> tuple[int, int]:
+def _tokens_used(usage: Any) -> tuple[int, int]:
     """Tokens that were read and written, as far as a server tells."""
     if not isinstance(usage, dict):
         return 0, 0
@@ -159,11 +169,19 @@ def _spent(usage: Any) -> tuple[int, int]:
 
 def _content(content: Any) -> str:
     """The text of a message; some servers give it in parts, or read the JSON in it."""
+    if content is None:
+        return ""
     if isinstance(content, list):
-        return "".join(part if isinstance(part, str) else str(part.get("text", "")) for part in content)
+        texts = []
+        for part in content:
+            if isinstance(part, str):
+                texts.append(part)
+            else:
+                texts.append(str(part.get("text", "")))
+        return "".join(texts)
     if isinstance(content, dict):
         return json.dumps(content, ensure_ascii=False)
-    return "" if content is None else str(content)
+    return str(content)
 
 
 def _silence(message: Any, ended: Any) -> str:
@@ -171,33 +189,35 @@ def _silence(message: Any, ended: Any) -> str:
     thoughts = next((name for name in _THOUGHTS if message.get(name)), "")
     calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
     function = calls[0].get("function") or {}
-    tool = str(function.get("name") or "") or ("unnamed" if message.get("tool_calls") else "")
+    tool = str(function.get("name") or "")
+    if not tool and message.get("tool_calls"):
+        tool = "unnamed"
     return silence(thoughts, tool, "" if ended in (None, "stop") else str(ended)[:40])
 
 
 def _tokens(logprobs: Any) -> tuple[Token, ...]:
     """The tokens of a reply with their probabilities; none if a server gives none that can be read."""
+    tokens = []
     try:
-        return tuple(
-            Token(
-                str(token["token"]),
-                tuple((str(other["token"]), float(other["logprob"])) for other in token.get("top_logprobs") or ()),
-            )
-            for token in (logprobs or {}).get("content") or ()
-        )
+        for token in (logprobs or {}).get("content") or ():
+            others = token.get("top_logprobs") or ()
+            alternatives = [(str(other["token"]), float(other["logprob"])) for other in others]
+            tokens.append(Token(str(token["token"]), tuple(alternatives)))
     except (ValueError, ArithmeticError, LookupError, TypeError, AttributeError):
         return ()  # the reply can be read without them
+    return tuple(tokens)
 
 
 def complaint(text: str) -> str:
     """The error message in the body of an answer, in one line, wherever the server puts it."""
     try:
         body = json.loads(text)
-        body = body[0] if isinstance(body, list) and body else body
+        if isinstance(body, list) and body:
+            body = body[0]
         error = body.get("error", body)
         if isinstance(error, dict):
-            said = (error.get("message") or error.get("detail"), error.get("code"), error.get("param"))
-            error = ", ".join(part for part in said if isinstance(part, str))
+            fields = (error.get("message") or error.get("detail"), error.get("code"), error.get("param"))
+            error = ", ".join(field for field in fields if isinstance(field, str))
         return " ".join(str(error).split())[:300]
     except (ValueError, AttributeError, RecursionError):
         return _words(text)[:80]
@@ -205,4 +225,6 @@ def complaint(text: str) -> str:
 
 def _words(text: str) -> str:
     """What a text or a web page says, in one line."""
-    return " ".join((_MARKUP.sub(" ", text) if _PAGE.match(text) else text).split())
+    if _PAGE.match(text):
+        text = _MARKUP.sub(" ", text)
+    return " ".join(text.split())

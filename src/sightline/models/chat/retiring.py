@@ -28,8 +28,10 @@ class Retirement:
     is_routed: bool = False
 
     def __str__(self) -> str:
-        then = f"requests are answered by {self.successor}" if self.is_routed else "requests are refused"
-        return f"{self.model} ends on {self.on:%d %B %Y}, and {then} from then on; say model={self.successor}"
+        consequence = "requests are refused"
+        if self.is_routed:
+            consequence = f"requests are answered by {self.successor}"
+        return f"{self.model} ends on {self.on:%d %B %Y}, and {consequence} from then on; say model={self.successor}"
 
 
 RETIREMENTS = (
@@ -45,10 +47,12 @@ RETIREMENTS = (
 def retirement_of(provider: str, model: str) -> Retirement | None:
     """The announced end of a model; None where none is known."""
     name = model.removeprefix("models/")
-    for one in RETIREMENTS:
-        rest = name.removeprefix(one.model)
+    for retirement in RETIREMENTS:
+        if provider != retirement.provider or not name.startswith(retirement.model):
+            continue
         # `gemini-2.5-flash-001` is the same model, `gemini-2.5-flash-lite` and `-image` are others.
-        is_version = not rest or (rest.startswith("-") and rest[1:].isdigit())
-        if provider == one.provider and name.startswith(one.model) and is_version:
-            return one
+        suffix = name.removeprefix(retirement.model)
+        is_version = suffix.startswith("-") and suffix[1:].isdigit()
+        if not suffix or is_version:
+            return retirement
     return None

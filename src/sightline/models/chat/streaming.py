@@ -25,19 +25,20 @@ class CancelToken:
 
     def __init__(self) -> None:
         self.cancelled = False
-        self._tell: Callable[[float], None] = lambda grace: None
+        self._callback: Callable[[float], None] = lambda grace: None
         self._lock = threading.Lock()
 
     def cancel(self, grace: float) -> None:
         """Begin nothing new, and cancel what is still under way after so many seconds."""
         with self._lock:
-            self.cancelled, tell = True, self._tell
-        tell(grace)
+            self.cancelled = True
+            callback = self._callback
+        callback(grace)
 
-    def on_cancel(self, tell: Callable[[float], None]) -> None:
-        """Set what is told how many seconds are left, if `cancel` is called from now on."""
+    def on_cancel(self, callback: Callable[[float], None]) -> None:
+        """Set what is called with the seconds that are left, if `cancel` is called from now on."""
         with self._lock:
-            self._tell = tell
+            self._callback = callback
 
 
 def stream_async(
@@ -68,12 +69,16 @@ def stream_async(
     failure: list[BaseException] = []
 
     async def worker(connection: Connection) -> None:
-        while not cancel_token.cancelled and (found := next(remaining, None)) is not None:
-            index, item = found
-            taken = asyncio.Event()
-            ready.put((index, await work(connection, item), taken))
+        while not cancel_token.cancelled:
+            numbered_item = next(remaining, None)
+            if numbered_item is None:
+                return
+            index, item = numbered_item
+            is_yielded = asyncio.Event()
+            ready.put((index, await work(connection, item), is_yielded))
+            # Nothing new is begun before whoever iterates has come back for more.
             if not cancel_token.cancelled:
-                await taken.wait()
+                await is_yielded.wait()
 
     async def everything() -> None:
         async with connected() as connection, asyncio.TaskGroup() as group:
@@ -95,8 +100,8 @@ def stream_async(
             ready.put(None)
 
     def cancel_workers() -> None:
-        for one in workers or [task]:
-            one.cancel()
+        for running in workers or [task]:
+            running.cancel()
 
     def in_the_loop(call: Callable[..., object], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: everything was done, or something has failed
@@ -106,6 +111,7 @@ def stream_async(
     cancel_token.on_cancel(lambda grace: in_the_loop(loop.call_later, grace, cancel_workers))
     remaining: Iterator[tuple[int, Item]] = enumerate(items)
     try:
+        # Without items there is nothing to connect for.
         first = None if cancel_token.cancelled else next(remaining, None)
     except BaseException:
         loop.close()
@@ -118,10 +124,10 @@ def stream_async(
     thread = threading.Thread(target=run, name="sightline-chat", daemon=True)
     thread.start()
     try:
-        while (found := ready.get()) is not None:
-            index, result, taken = found
+        while (ready_result := ready.get()) is not None:
+            index, result, is_yielded = ready_result
             yield index, result
-            in_the_loop(taken.set)
+            in_the_loop(is_yielded.set)
     finally:
         in_the_loop(task.cancel)
         thread.join()
