@@ -26,7 +26,9 @@ from sightline.models.encoder_base import OpenClipFormat, cannot_load
 from sightline.models.encoder_files import CONFIG, encoder_folder
 from sightline.models.sentences import words_of
 
-WEIGHTS, TOKENIZER = "open_clip_model.safetensors", "tokenizer.json"
+WEIGHTS = "open_clip_model.safetensors"
+TOKENIZER = "tokenizer.json"
+"""Files of the encoder's folder."""
 NORM_EPSILON = 1e-5
 """Added to the variances of batch norms, as in torch's default."""
 EXPANSION = 4
@@ -50,6 +52,7 @@ class Bottleneck(nn.Module):
         """float[N, inputs, H, W] -> float[N, 4 channels, H / stride, W / stride]."""
         out = functional.relu_(self.conv1(x))
         out = functional.relu_(self.conv2(out))
+        # open_clip pools instead of taking every other place, so that no place is left out.
         if self.stride > 1:
             out = functional.avg_pool2d(out, self.stride)
             x = functional.avg_pool2d(x, self.stride)
@@ -60,20 +63,24 @@ class Bottleneck(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Multi-head attention in which the mean of all places asks all places."""
+    """Multi-head attention whose one query is the mean of all places, and whose keys and values are all places."""
 
     def __init__(self, places: int, width: int, heads: int, outputs: int) -> None:
         super().__init__()
         self.positional_embedding = nn.Parameter(torch.empty(places + 1, width))
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
+        self.q_proj = nn.Linear(width, width)
+        self.k_proj = nn.Linear(width, width)
+        self.v_proj = nn.Linear(width, width)
         self.c_proj = nn.Linear(width, outputs)
         self.heads = heads
 
     def forward(self, x: Tensor) -> Tensor:
         """float[N, width, H, W] -> float[N, outputs]."""
-        x = x.flatten(2).permute(2, 0, 1)
+        x = x.flatten(2).permute(2, 0, 1)  # [H W, N, width]
         x = torch.cat([x.mean(dim=0, keepdim=True), x])
         x = x + self.positional_embedding[:, None, :].to(x.dtype)
+        # The mean is the first place; as in open_clip all places ask, and only its answer is used.
+        biases = torch.cat([self.q_proj.bias, self.k_proj.bias, self.v_proj.bias])
         pooled, _ = functional.multi_head_attention_forward(
             query=x,
             key=x,
@@ -84,7 +91,7 @@ class AttentionPool(nn.Module):
             k_proj_weight=self.k_proj.weight,
             v_proj_weight=self.v_proj.weight,
             in_proj_weight=None,
-            in_proj_bias=torch.cat([self.q_proj.bias, self.k_proj.bias, self.v_proj.bias]),
+            in_proj_bias=biases,
             bias_k=None,
             bias_v=None,
             add_zero_attn=False,
@@ -108,7 +115,7 @@ class ImageTower(nn.Module):
 
     def __init__(self, config: dict[str, Any], outputs: int) -> None:
         super().__init__()
-        width, side = config["width"], config["image_size"]
+        width = config["width"]
         self.conv1 = nn.Conv2d(3, width // 2, 3, stride=2, padding=1)
         self.conv2 = nn.Conv2d(width // 2, width // 2, 3, padding=1)
         self.conv3 = nn.Conv2d(width // 2, width, 3, padding=1)
@@ -116,8 +123,11 @@ class ImageTower(nn.Module):
         self.layer2 = nn.Sequential(Bottleneck(width * 4, width * 2, stride=2))
         self.layer3 = nn.Sequential(Bottleneck(width * 8, width * 4, stride=2))
         self.layer4 = nn.Sequential(Bottleneck(width * 16, width * 8, stride=2))
+        # The strides and pools halve the picture five times.
+        places = (config["image_size"] // 32) ** 2
         features = width * 32
-        self.attnpool = AttentionPool((side // 32) ** 2, features, features // config["head_width"], outputs)
+        heads = features // config["head_width"]
+        self.attnpool = AttentionPool(places, features, heads, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """float[N, 3, S, S] -> float[N, outputs]."""
@@ -125,7 +135,10 @@ class ImageTower(nn.Module):
         x = functional.relu_(self.conv2(x))
         x = functional.relu_(self.conv3(x))
         x = functional.avg_pool2d(x, 2)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        x = self.layer1(x)
+        x = self.layer2(x)
+        x = self.layer3(x)
+        x = self.layer4(x)
         pooled: Tensor = self.attnpool(x)
         return pooled
 
@@ -138,12 +151,14 @@ class TextBlock(nn.Module):
         self.ln_1 = nn.LayerNorm(width)
         self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
         self.ln_2 = nn.LayerNorm(width)
-        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})
+        inner = 4 * width
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(width, inner), "c_proj": nn.Linear(inner, width)})
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """float[N, T, width] -> the same."""
         normed = self.ln_1(x)
-        x = x + self.attn(normed, normed, normed, need_weights=False, attn_mask=mask)[0]
+        attended, _ = self.attn(normed, normed, normed, need_weights=False, attn_mask=mask)
+        x = x + attended
         hidden = functional.gelu(self.mlp["c_fc"](self.ln_2(x)))
         out: Tensor = x + self.mlp["c_proj"](hidden)
         return out
@@ -159,7 +174,8 @@ class TextTower(nn.Module):
 
     def __init__(self, config: dict[str, Any], outputs: int) -> None:
         super().__init__()
-        width, length = config["width"], config["context_length"]
+        width = config["width"]
+        length = config["context_length"]
         # Unless it is given weights it draws them, for which torch imports its compiler on the meta device.
         empty = torch.empty(config["vocab_size"], width)
         self.token_embedding = nn.Embedding(config["vocab_size"], width, _weight=empty)
@@ -171,12 +187,14 @@ class TextTower(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """int64[N, T] -> float[N, outputs]; the end token has the highest id."""
         x = self.token_embedding(ids) + self.positional_embedding
+        # Each token attends to itself and to those before it.
         length = ids.shape[1]
         mask = torch.full((length, length), float("-inf"), dtype=x.dtype, device=x.device).triu_(1)
         for block in self.resblocks:
             x = block(x, mask)
         x = self.ln_final(x)
-        at_end = x[torch.arange(len(ids), device=ids.device), ids.argmax(dim=-1)]
+        rows = torch.arange(len(ids), device=ids.device)
+        at_end = x[rows, ids.argmax(dim=-1)]
         projected: Tensor = at_end @ self.text_projection
         return projected
 
@@ -205,16 +223,16 @@ class BundledEncoder(OpenClipFormat):
         self._context_length = config["model_cfg"]["text_cfg"]["context_length"]
         super().__init__(name, device, dtype, batch_size, aspect, config["preprocess_cfg"], image_tower)
         vocabulary = self._tokenizer.get_vocab()
-        self._padding, self._unknown = vocabulary["[PAD]"], vocabulary["[UNK]"]
+        self._padding = vocabulary["[PAD]"]
+        self._unknown = vocabulary["[UNK]"]
         self._text: TextTower | None = text_tower.to(device=device, dtype=dtype)
 
     def free_text_tower(self) -> None:
         self._text = None
 
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:
-        return [
-            w for w in words_of(sentences) if self._unknown in self._tokenizer.encode(w, add_special_tokens=False).ids
-        ]
+        encodings = {word: self._tokenizer.encode(word, add_special_tokens=False) for word in words_of(sentences)}
+        return [word for word, encoding in encodings.items() if self._unknown in encoding.ids]
 
     def _resize(self, frame: np.ndarray) -> np.ndarray:
         size = (self.image_size, self.image_size)
@@ -249,19 +267,23 @@ def _cleaned(text: str) -> str:
 
 
 def _load_towers(folder: Path, config: dict[str, Any]) -> tuple[ImageTower, TextTower]:
-    weights = {name: value.float() for name, value in load_file(folder / WEIGHTS).items()}
-    of_images = {name.removeprefix("visual."): w for name, w in weights.items() if name.startswith("visual.")}
-    of_texts = {name.removeprefix("transformer."): w for name, w in weights.items() if not name.startswith("visual.")}
-    for name in ("logit_scale", "logit_bias"):  # of training
-        of_texts.pop(name, None)
+    image_weights = {}
+    text_weights = {}
+    for name, value in load_file(folder / WEIGHTS).items():
+        if name.startswith("visual."):
+            image_weights[name.removeprefix("visual.")] = value.float()
+        elif name not in ("logit_scale", "logit_bias"):  # which only training reads
+            text_weights[name.removeprefix("transformer.")] = value.float()
 
     # On the meta device nothing is allocated or initialised that the file replaces.
     with torch.device("meta"):
         image_tower = ImageTower(config["vision_cfg"], config["embed_dim"])
         text_tower = TextTower(config["text_cfg"], config["embed_dim"])
-    image_tower.load_state_dict(_fold_batch_norms(of_images), assign=True)
-    text_tower.load_state_dict(of_texts, assign=True)
-    return image_tower.eval().requires_grad_(False), text_tower.eval().requires_grad_(False)
+    image_tower.load_state_dict(_fold_batch_norms(image_weights), assign=True)
+    text_tower.load_state_dict(text_weights, assign=True)
+    for tower in (image_tower, text_tower):
+        tower.eval().requires_grad_(False)
+    return image_tower, text_tower
 
 
 def _fold_batch_norms(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -274,13 +296,18 @@ def _fold_batch_norms(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         if not name.endswith(".running_mean"):
             continue
         norm = name.removesuffix(".running_mean")
+        # `bn2` follows `conv2`; on the side path both stand in a list.
         convolution = norm.replace("downsample.1", "downsample.0").replace("bn", "conv")
-        scale, shift, mean, variance = (
-            folded.pop(f"{norm}.{part}") for part in ("weight", "bias", "running_mean", "running_var")
+        kernel, bias = fuse_conv_bn_weights(
+            conv_w=folded[f"{convolution}.weight"],
+            conv_b=None,
+            bn_rm=folded.pop(f"{norm}.running_mean"),
+            bn_rv=folded.pop(f"{norm}.running_var"),
+            bn_eps=NORM_EPSILON,
+            bn_w=folded.pop(f"{norm}.weight"),
+            bn_b=folded.pop(f"{norm}.bias"),
         )
         folded.pop(f"{norm}.num_batches_tracked")
-        kernel, bias = fuse_conv_bn_weights(
-            folded[f"{convolution}.weight"], None, mean, variance, NORM_EPSILON, scale, shift
-        )
-        folded[f"{convolution}.weight"], folded[f"{convolution}.bias"] = kernel.detach(), bias.detach()
+        folded[f"{convolution}.weight"] = kernel.detach()
+        folded[f"{convolution}.bias"] = bias.detach()
     return folded

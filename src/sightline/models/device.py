@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 def available_cores() -> int:
     """Number of cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    if affinity is not None:
+        return len(affinity(0))
+    return os.cpu_count() or 1
 
 
 CGROUPS = (
@@ -32,7 +34,7 @@ CGROUPS = (
 
 
 SHARE = 0.9
-"""Share of the memory that is left which may be filled with what is known beforehand."""
+"""Share of the free memory that may be filled with what is known beforehand."""
 
 
 def memory_for_use() -> float:
@@ -74,6 +76,7 @@ def check_layers(widths: Sequence[int], networks: int, key: str) -> None:
     Raises:
         BadInput: they do not fit.
     """
+    # A layer has a weight from each input, and a bias.
     weights = networks * sum((before + 1) * after for before, after in itertools.pairwise(widths))
     check_room(
         4.0 * LEARNED_COPIES * weights, f"learning {weights:,} weights ({key}={list(widths[1:])})", f"lower {key}"
@@ -82,9 +85,9 @@ def check_layers(widths: Sequence[int], networks: int, key: str) -> None:
 
 def readable_size(count: float) -> str:
     """Bytes in readable units."""
-    for unit, width in (("GB", 1e9), ("MB", 1e6)):
-        if count >= width:
-            return f"{count / width:.3g} {unit}"
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
     return f"{count / 1e3:.3g} kB"
 
 
@@ -93,19 +96,20 @@ def available_memory() -> int:
     limit."""
     import psutil
 
-    left = [int(psutil.virtual_memory().available)]
-    for limit, used in CGROUPS:
+    available = [int(psutil.virtual_memory().available)]
+    for limit_file, usage_file in CGROUPS:
         # Without a limit there are no such files, or they hold a word, or more than any machine has.
         with contextlib.suppress(OSError, ValueError):
-            taken = int(Path(used).read_text()) - _cached_files(Path(used).with_name("memory.stat"))
-            left.append(int(Path(limit).read_text()) - taken)
+            usage = int(Path(usage_file).read_text())
+            usage -= _cached_files(Path(usage_file).with_name("memory.stat"))
+            available.append(int(Path(limit_file).read_text()) - usage)
     with contextlib.suppress(ImportError, OSError):  # not on Windows
         import resource
 
-        most = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if most != resource.RLIM_INFINITY:
-            left.append(most - int(psutil.Process().memory_info().vms))
-    return max(min(left), 0)
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            available.append(limit - int(psutil.Process().memory_info().vms))
+    return max(min(available), 0)
 
 
 def _cached_files(statistics: Path) -> int:
@@ -122,16 +126,20 @@ def random_states_kept() -> Iterator[None]:
     """
     import torch
 
-    python, numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    of_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()
+    torch_state = torch.get_rng_state()
+    cuda_states: list[torch.Tensor] = []
+    if torch.cuda.is_available():
+        cuda_states = torch.cuda.get_rng_state_all()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(of_torch)
-        if of_cuda:
-            torch.cuda.set_rng_state_all(of_cuda)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
+        if cuda_states:
+            torch.cuda.set_rng_state_all(cuda_states)
 
 
 def choose_device(name: str) -> torch.device:
@@ -143,24 +151,31 @@ def choose_device(name: str) -> torch.device:
     import torch
 
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cpu"
+        if torch.cuda.is_available():
+            name = "cuda"
+        elif torch.backends.mps.is_available():
+            name = "mps"
     try:
         # CUDA devices can be named where there are none; allocating on one is the test.
-        place = torch.device(name)
-        torch.empty(0, device=place)
+        device = torch.device(name)
+        torch.empty(0, device=device)
     except (AssertionError, RuntimeError, TypeError) as error:
         raise BadInput(f"device '{name}' is not available here; use device=auto or device=cpu") from error
-    return place
+    return device
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:
     """Fastest safe dtype of a device: bfloat16 if the hardware supports it (float32's range, 8 bits of precision)."""
     import torch
 
+    is_supported = False
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    cpu = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return torch.bfloat16 if cpu.get("avx512_bf16") or cpu.get("amx_bf16") else torch.float32
+        is_supported = torch.cuda.is_bf16_supported()
+    elif device.type == "cpu":
+        capabilities = torch.cpu.get_capabilities()
+        is_supported = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+    return torch.bfloat16 if is_supported else torch.float32
 
 
 def dtype_for(dtype: str, device: torch.device) -> torch.dtype:
@@ -169,5 +184,5 @@ def dtype_for(dtype: str, device: torch.device) -> torch.dtype:
 
     if dtype == "auto":
         dtype = "bfloat16" if device.type == "cuda" else "float32"
-    found: torch.dtype = getattr(torch, dtype)
-    return found
+    torch_dtype: torch.dtype = getattr(torch, dtype)
+    return torch_dtype

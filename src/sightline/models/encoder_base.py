@@ -70,11 +70,11 @@ class TowerPair:
     def cut_off(self, height: int, width: int) -> tuple[float, float]:
         if self.aspect != "crop":
             return 0.0, 0.0
-        edge, kept = self._resized_and_kept()
+        edge, crop = self._resize_and_crop_sides()
         if edge is None:
             return 0.0, 0.0
-        seen = kept * min(height, width) / edge  # side of the square, in pixels of the frame, that is left in the end
-        return max(0.0, (height - seen) / 2), max(0.0, (width - seen) / 2)
+        visible = crop * min(height, width) / edge  # side of the cut square, in pixels of the frame
+        return max(0.0, (height - visible) / 2), max(0.0, (width - visible) / 2)
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrinker(frames)
@@ -99,17 +99,20 @@ class TowerPair:
             return frames
         if self.aspect == "pad":
             side = max(height, width)
-            top, left = (side - height) // 2, (side - width) // 2
-            bars = ((0, 0), (top, side - height - top), (left, side - width - left), (0, 0))
-            return np.pad(frames, bars)
+            top = (side - height) // 2
+            left = (side - width) // 2
+            bottom = side - height - top
+            right = side - width - left
+            return np.pad(frames, ((0, 0), (top, bottom), (left, right), (0, 0)))
         # With the model's own interpolation, and to the size that its transform begins with: there is nothing left for
         # it to resize.
-        side = self._resized_and_kept()[0] or self.image_size
-        size = (side, side)
-        kind = Image.Resampling(self._resample)
-        return np.stack([np.asarray(Image.fromarray(frame).resize(size, kind)) for frame in frames])
+        edge, _ = self._resize_and_crop_sides()
+        side = edge or self.image_size
+        interpolation = Image.Resampling(self._resample)
+        pictures = [Image.fromarray(frame).resize((side, side), interpolation) for frame in frames]
+        return np.stack([np.asarray(picture) for picture in pictures])
 
-    def _resized_and_kept(self) -> tuple[int | None, int]:
+    def _resize_and_crop_sides(self) -> tuple[int | None, int]:
         """What the model's own transform makes of the shorter side, and the side of the square that it cuts out then;
         None if it cuts nothing off."""
         raise NotImplementedError
@@ -119,23 +122,27 @@ class TowerPair:
 
         if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
             raise ValueError(f"frames must be uint8[N, H, W, 3], not {frames.dtype}{list(frames.shape)}")
-        parts = []
+        batches = []
         with torch.inference_mode():
             for start in range(0, len(frames), self._batch_size):
-                embedded = self._image_tower(frames[start : start + self._batch_size])
-                parts.append(torch.nn.functional.normalize(embedded.float(), dim=-1).cpu().numpy())
-        return np.concatenate(parts) if parts else np.empty((0, self._dim()), np.float32)
+                embeddings = self._image_tower(frames[start : start + self._batch_size])
+                # Normalised in float32, whatever the towers compute in.
+                batches.append(torch.nn.functional.normalize(embeddings.float(), dim=-1).cpu().numpy())
+        if not batches:
+            return np.empty((0, self._dim()), np.float32)
+        return np.concatenate(batches)
 
     def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
         import torch
 
         check_length(sentences, self._reads_all, self._context_length, f"encoder '{self.name}'")
         with torch.inference_mode():
-            embedded = self._text_tower(list(sentences))
-            return torch.nn.functional.normalize(embedded.float(), dim=-1).cpu().numpy()
+            embeddings = self._text_tower(list(sentences))
+            return torch.nn.functional.normalize(embeddings.float(), dim=-1).cpu().numpy()
 
     def _dim(self) -> int:
-        return int(self.embed_frames(np.zeros((1, 8, 8, 3), np.uint8)).shape[1])
+        black = np.zeros((1, 8, 8, 3), np.uint8)
+        return int(self.embed_frames(black).shape[1])
 
     def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
         raise NotImplementedError
@@ -167,24 +174,31 @@ class OpenClipFormat(TowerPair):
         preprocessing: Mapping[str, Any],
         image_tower: torch.nn.Module,
     ) -> None:
-        self.name, self.aspect = name, aspect
-        self._device, self._dtype, self._batch_size = device, dtype, batch_size
+        self.name = name
+        self.aspect = aspect
+        self._device = device
+        self._dtype = dtype
+        self._batch_size = batch_size
         self._visual = image_tower.to(device=device, dtype=dtype)
         self._resize_mode = preprocessing.get("resize_mode", "shortest")
-        bilinear = preprocessing.get("interpolation") == "bilinear"
-        self._resample = int(Image.Resampling.BILINEAR if bilinear else Image.Resampling.BICUBIC)
+        self._resample = int(Image.Resampling.BICUBIC)
+        if preprocessing.get("interpolation") == "bilinear":
+            self._resample = int(Image.Resampling.BILINEAR)
         self._mean = _channels(preprocessing["mean"], device)
         self._std = _channels(preprocessing["std"], device)
-        has_folder = name in BUNDLED or name.startswith("local-dir:")
-        self._taught = TaughtPictures.load(encoder_folder(name)) if has_folder else None
+        self._taught_pictures: TaughtPictures | None = None
+        if name in BUNDLED or name.startswith("local-dir:"):
+            self._taught_pictures = TaughtPictures.load(encoder_folder(name))
 
     def unfamiliarity(self, frames: np.ndarray) -> np.ndarray | None:
         """How far frames are from the pictures that the encoder was taught: uint8[N, H, W, 3] -> float64[N], where 1 is
         farther than nearly all of those. None where its folder does not say."""
-        return None if self._taught is None else self._taught.distance(self.features(frames))
+        if self._taught_pictures is None:
+            return None
+        return self._taught_pictures.distance(self.features(frames))
 
     def features(self, frames: np.ndarray) -> np.ndarray:
-        """Features by which `TaughtPictures` knows frames: uint8[N, H, W, 3] -> float32[N, channels + D].
+        """Features by which `TaughtPictures` compares frames: uint8[N, H, W, 3] -> float32[N, channels + D].
 
         Raises:
             AttributeError: the image tower has no such layer.
@@ -194,6 +208,7 @@ class OpenClipFormat(TowerPair):
         def average(_: Any, __: Any, output: torch.Tensor) -> None:
             channels.append(output.float().mean((2, 3)).cpu().numpy())
 
+        # The layer's output is caught on its way: the tower itself gives the embedding only.
         handle = self._visual.get_submodule(EARLY_LAYER).register_forward_hook(average)
         try:
             embeddings = self.embed_frames(frames)
@@ -208,7 +223,8 @@ class OpenClipFormat(TowerPair):
 
         frames = self._resized(frames)
         # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
-        pixels = torch.from_numpy(np.require(frames, requirements=["C", "W"])).to(self._device)
+        writeable = np.require(frames, requirements=["C", "W"])
+        pixels = torch.from_numpy(writeable).to(self._device)
         return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
 
     def _resized(self, frames: np.ndarray) -> np.ndarray:
@@ -224,9 +240,10 @@ class OpenClipFormat(TowerPair):
     def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
         return {"x": self.preprocess(frames)}
 
-    def _resized_and_kept(self) -> tuple[int | None, int]:
+    def _resize_and_crop_sides(self) -> tuple[int | None, int]:
         # open_clip's other modes, `squash` and `longest`, show the whole frame.
-        return (self.image_size if self._resize_mode == "shortest" else None), self.image_size
+        edge = self.image_size if self._resize_mode == "shortest" else None
+        return edge, self.image_size
 
     def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
         features = self._visual(self.preprocess(frames).to(self._dtype))
@@ -238,9 +255,8 @@ def unknown_words(tokenizer: Any, sentences: Sequence[str]) -> list[str]:
     """Words that a tokenizer of Hugging Face maps to its unknown token; none if there is no such tokenizer or token."""
     if tokenizer is None or tokenizer.unk_token_id is None:
         return []
-    return [
-        w for w in words_of(sentences) if tokenizer.unk_token_id in tokenizer(w, add_special_tokens=False)["input_ids"]
-    ]
+    ids = {word: tokenizer(word, add_special_tokens=False)["input_ids"] for word in words_of(sentences)}
+    return [word for word in ids if tokenizer.unk_token_id in ids[word]]
 
 
 def _channels(values: Sequence[float], device: torch.device) -> torch.Tensor:
@@ -254,6 +270,7 @@ def cannot_load(name: str, error: Exception) -> Exception:
     (`RunFailed`)."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
+    # In one line, whatever the library wrote; some exceptions hold no words that a reader could use.
     reason = " ".join(str(error).split())[:300] or type(error).__name__
     if isinstance(error, KeyError):
         reason = f"{reason} is missing in its configuration"
@@ -269,6 +286,7 @@ def cannot_load(name: str, error: Exception) -> Exception:
         return RunFailed(f"the files of encoder '{name}' cannot be read: {reason}")
     if name.startswith("hf:") and means_folder(source):
         return BadInput(f"there is no folder '{source}'")
+    # Only words tell a missing network: each library raises errors of its own.
     if not any(word in reason.lower() for word in ("connect", "download", "offline", "cache", "resolve", "locate")):
         return RunFailed(f"encoder '{name}' could not be loaded: {type(error).__name__}: {reason}")
     return RunFailed(

@@ -24,16 +24,23 @@ def bundled_folder(name: str = "bundled") -> Path:
 
 def encoder_folder(name: str) -> Path:
     """Folder of an encoder that is one."""
+    if name in BUNDLED:
+        return bundled_folder(name)
+    folder = re.sub("^(local-dir|hf):", "", name)
     # Not `Path.expanduser`, which raises where nobody knows the home of a user who is named.
-    return bundled_folder(name) if name in BUNDLED else Path(os.path.expanduser(re.sub("^(local-dir|hf):", "", name)))
+    return Path(os.path.expanduser(folder))
 
 
 def model_config(name: str) -> dict[str, Any] | None:
     """Model configuration that open_clip has for a name or a folder; None if it has none."""
+    config: Any = None
     if name in BUNDLED or name.startswith("local-dir:"):
         file = encoder_folder(name) / CONFIG
-        document = parse_json(read_bytes(file), f"'{file}'") if file.is_file() else {}
-        config = document.get("model_cfg") if isinstance(document, dict) else None
+        if not file.is_file():
+            return None
+        document = parse_json(read_bytes(file), f"'{file}'")
+        if isinstance(document, dict):
+            config = document.get("model_cfg")
     else:
         import open_clip
 
@@ -43,19 +50,27 @@ def model_config(name: str) -> dict[str, Any] | None:
 
 def embedding_size(name: str) -> int | None:
     """Embedding dimension of an encoder, without loading it; None if its files would have to be downloaded."""
-    size = (model_config(name) or {}).get("embed_dim")
-    return size if isinstance(size, int) else None
+    config = model_config(name) or {}
+    return _whole_number(config.get("embed_dim"))
 
 
 def picture_side(name: str) -> int | None:
     """Side in pixels of the picture that an encoder reads, without loading it; None if its files would have to be
     downloaded."""
-    tower = (model_config(name) or {}).get("vision_cfg")
-    size = tower.get("image_size") if isinstance(tower, dict) else None
-    return size if isinstance(size, int) else None
+    config = model_config(name) or {}
+    tower = config.get("vision_cfg")
+    if not isinstance(tower, dict):
+        return None
+    return _whole_number(tower.get("image_size"))
+
+
+def _whole_number(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def model_card(name: str) -> str | None:
     """Model card of an encoder that is a folder; None if the folder has none."""
     card = encoder_folder(name) / "README.md"
-    return card.read_text() if card.is_file() else None
+    if not card.is_file():
+        return None
+    return card.read_text()

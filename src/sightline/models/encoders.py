@@ -42,13 +42,14 @@ def load_encoder(
     keep_llvms_apart()  # an environment may have drawn before
     if not isinstance(name, str):
         raise BadInput(f"an encoder is loaded by its name, such as 'bundled', not by {type(name).__name__}")
-    for key, value, known in (("dtype", dtype, get_args(Dtype)), ("aspect", aspect, get_args(Aspect))):
-        if value not in known:
-            raise BadInput(f"{key} must be one of {', '.join(known)}, not {value!r:.80}")
+    for key, value, choices in (("dtype", dtype, get_args(Dtype)), ("aspect", aspect, get_args(Aspect))):
+        if value not in choices:
+            raise BadInput(f"{key} must be one of {', '.join(choices)}, not {value!r:.80}")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
     torch_device = choose_device(device)
     torch_dtype = dtype_for(dtype, torch_device)
+    # Each branch imports only its own library: open_clip and transformers take seconds.
     if name.startswith("hf:"):
         source = name.removeprefix("hf:")
         if not source or not (means_folder(source) or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source)):
@@ -76,14 +77,11 @@ def warn_of_cropping(encoder: Encoder, height: int, width: int, key: str) -> str
     rows, columns = encoder.cut_off(height, width)
     if height == width or not (rows or columns):
         return None
-    sides = [
-        f"{count:.3g} {what} at {where}"
-        for count, what, where in (
-            *((rows, "rows", "the top and as many at the bottom"),),
-            *((columns, "columns", "the left and as many at the right"),),
-        )
-        if count
-    ]
+    sides = []
+    if rows:
+        sides.append(f"{rows:.3g} rows at the top and as many at the bottom")
+    if columns:
+        sides.append(f"{columns:.3g} columns at the left and as many at the right")
     return (
         f"frames of {height}x{width} (height x width) are not square, and encoder '{encoder.name}' never sees "
         f"{', '.join(sides)}; say {key}=pad for black bars instead, or {key}=squash to squeeze the whole frame into a "

@@ -12,6 +12,7 @@ means nothing. Statistics of the features of its training pictures, world by wor
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ FILE = "taught.safetensors"
 """Name of the statistics in an encoder's folder."""
 EARLY_LAYER = "layer2.0.act3"
 """Module of the image tower whose channels are averaged."""
-LOOKED_AT = 16
-"""Pictures that are looked at, at most: it takes a pass of the encoder."""
+MOST_PICTURES = 16
+"""Pictures that are checked, at most: it takes a pass of the encoder."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,29 @@ class TaughtPictures:
     @classmethod
     def fit(cls, features: np.ndarray, worlds: np.ndarray, held_out: np.ndarray) -> TaughtPictures:
         """Statistics of features [N, F] of pictures of worlds int[N], scaled by further features [M, F]."""
-        means, whitenings = [], []
+        means = []
+        whitenings = []
         for world in np.unique(worlds):
             of_world = features[worlds == world].astype(np.float64)
+            # Standardised first: channels and embedding have different units.
+            mean = of_world.mean(axis=0)
             deviation = of_world.std(axis=0) + 1e-9
-            correlation = np.cov(((of_world - of_world.mean(axis=0)) / deviation).T)
+            correlation = np.cov(((of_world - mean) / deviation).T)
             # As much again of noise as makes the smallest directions harmless, in which pictures hardly differ.
-            steady = correlation + 0.02 * np.eye(len(correlation))
-            means.append(of_world.mean(axis=0))
-            whitenings.append(np.linalg.inv(np.linalg.cholesky(steady)) / deviation)
-        raw = cls(np.stack(means), np.stack(whitenings))
-        return cls(raw.means, raw.whitenings / np.quantile(raw.distance(held_out), 0.99))
+            regularised = correlation + 0.02 * np.eye(len(correlation))
+            means.append(mean)
+            whitenings.append(np.linalg.inv(np.linalg.cholesky(regularised)) / deviation)
+        unscaled = cls(np.stack(means), np.stack(whitenings))
+        # So that 1 is farther than 99 % of pictures that the encoder was not trained on.
+        scale = np.quantile(unscaled.distance(held_out), 0.99)
+        return cls(unscaled.means, unscaled.whitenings / scale)
 
     def distance(self, features: np.ndarray) -> np.ndarray:
         """float[N, F] -> float64[N], to the nearest world."""
-        apart = features[:, None].astype(np.float64) - self.means
-        return np.asarray(np.linalg.norm(np.einsum("kfg,nkg->nkf", self.whitenings, apart), axis=2).min(axis=1))
+        differences = features[:, None].astype(np.float64) - self.means
+        whitened = np.einsum("kfg,nkg->nkf", self.whitenings, differences)
+        distances = np.linalg.norm(whitened, axis=2)
+        return np.asarray(distances.min(axis=1))
 
     def save(self, folder: Path) -> None:
         """Write `FILE` into an encoder's folder, in float16 where it is large."""
@@ -85,7 +93,8 @@ class TaughtPictures:
             return None
         try:
             parts = load_file(file)
-            means, whitenings = parts["means"], parts["whitenings"]
+            means = parts["means"]
+            whitenings = parts["whitenings"]
         except (SafetensorError, OSError, KeyError) as error:
             raise BadInput(f"'{file}' is damaged; fetch the encoder again, or remove the file") from error
         return cls(means, whitenings.astype(np.float32))
@@ -99,7 +108,9 @@ def warn_of_unfamiliar_pictures(encoder: Any, frames: np.ndarray) -> str | None:
     unfamiliarity = getattr(encoder, "unfamiliarity", None)  # encoders of other people may have none
     if unfamiliarity is None or not len(frames):
         return None
-    distances = unfamiliarity(frames[:: -(-len(frames) // LOOKED_AT)])
+    # Spread over all frames, as those of one episode are alike.
+    every = math.ceil(len(frames) / MOST_PICTURES)
+    distances = unfamiliarity(frames[::every])
     if distances is None or np.median(distances) <= 1:
         return None
     return (

@@ -26,6 +26,7 @@ def quiet_hub(offline: bool) -> Iterator[None]:
     """
     from huggingface_hub import constants
 
+    # Without a network the client repeats each request for a minute; one attempt to connect tells beforehand.
     before = constants.HF_HUB_OFFLINE
     constants.HF_HUB_OFFLINE = before or offline or not _reachable(constants.ENDPOINT)
     logging.disable(logging.CRITICAL)
@@ -41,7 +42,8 @@ def _reachable(endpoint: str, seconds: float = 3.0) -> bool:
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True
     parts = urlsplit(endpoint)
-    port = parts.port or (80 if parts.scheme == "http" else 443)
+    usual_port = 80 if parts.scheme == "http" else 443
+    port = parts.port or usual_port
     try:
         socket.create_connection((parts.hostname or "", port), timeout=seconds).close()
     except OSError:

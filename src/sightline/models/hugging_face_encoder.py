@@ -25,8 +25,11 @@ class HuggingFaceEncoder(TowerPair):
         from PIL import Image
         from transformers import AutoModel, AutoProcessor
 
-        self.name, self.aspect = name, aspect
-        self._device, self._dtype, self._batch_size = device, dtype, batch_size
+        self.name = name
+        self.aspect = aspect
+        self._device = device
+        self._dtype = dtype
+        self._batch_size = batch_size
         source = name.removeprefix("hf:")
         try:
             # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
@@ -39,12 +42,14 @@ class HuggingFaceEncoder(TowerPair):
         self._model = model.to(device).eval().requires_grad_(False)
         self._context_length = int(model.config.text_config.max_position_embeddings)
         self._has_text_tower = True
-        size = image_processor_size(self._processor.image_processor)
-        self.image_size = size or _vision_size(model.config.vision_config)
-        resample = getattr(self._processor.image_processor, "resample", None)
-        # Pillow's numbers, or torchvision's words.
-        word = str(getattr(resample, "value", "bicubic")).upper()
-        self._resample = resample if isinstance(resample, int) else getattr(Image.Resampling, word, 3)
+        images = self._processor.image_processor
+        self.image_size = image_processor_size(images) or _vision_size(model.config.vision_config)
+        # The interpolation is one of Pillow's numbers, or of torchvision's words.
+        resample: Any = getattr(images, "resample", None)
+        if not isinstance(resample, int):
+            word = str(getattr(resample, "value", "bicubic")).upper()
+            resample = getattr(Image.Resampling, word, Image.Resampling.BICUBIC)
+        self._resample = resample
 
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:
         return unknown_words(self._processor.tokenizer, sentences)
@@ -55,28 +60,26 @@ class HuggingFaceEncoder(TowerPair):
         self._model.text_model = torch.nn.Identity()
         self._has_text_tower = False
 
-    def _resized_and_kept(self) -> tuple[int | None, int]:
+    def _resize_and_crop_sides(self) -> tuple[int | None, int]:
         images = self._processor.image_processor
-        size = getattr(images, "size", None)
-        edge: Any = size.get("shortest_edge") if isinstance(size, dict) else getattr(size, "shortest_edge", None)
+        edge = _field(getattr(images, "size", None), "shortest_edge")
         # Without a shortest edge both sides are resized to what is read, each by itself.
-        cuts = edge is not None and getattr(images, "do_center_crop", False)
-        return (int(edge) if cuts else None), self.image_size
+        if edge is None or not getattr(images, "do_center_crop", False):
+            return None, self.image_size
+        return int(edge), self.image_size
 
     def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
-        inputs = {name: value.to(self._device) for name, value in self._inputs(frames).items()}
+        inputs = self._to_device(self._inputs(frames))
         # One layout in memory, whatever the processor had to do: convolutions round by it.
         inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype).contiguous()
         return _pooled(self._model.get_image_features(**inputs))
 
     def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
-        # Of read-only frames, as renderers give them, torch would warn.
-        pictures = list(self._square(frames if frames.flags.writeable else frames.copy()))
+        pictures = list(self._square(_writeable(frames)))
         return dict(self._processor.image_processor(images=pictures, return_tensors="pt"))
 
     def _resized(self, frames: np.ndarray) -> np.ndarray:
-        frames = self._square(frames if frames.flags.writeable else frames.copy())
-        return resized_by(self._processor.image_processor, frames)
+        return resized_by(self._processor.image_processor, self._square(_writeable(frames)))
 
     def _text_tower(self, sentences: list[str]) -> torch.Tensor:
         if not self._has_text_tower:
@@ -84,11 +87,22 @@ class HuggingFaceEncoder(TowerPair):
         tokens = self._processor.tokenizer(
             sentences, padding="max_length", max_length=self._context_length, truncation=True, return_tensors="pt"
         )
-        accepted = {k: v for k, v in tokens.items() if k in ("input_ids", "attention_mask")}
-        return _pooled(self._model.get_text_features(**{k: v.to(self._device) for k, v in accepted.items()}))
+        # Tokenizers make further tensors that not every model reads.
+        inputs = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+        return _pooled(self._model.get_text_features(**self._to_device(inputs)))
+
+    def _to_device(self, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensor.to(self._device) for name, tensor in inputs.items()}
 
     def _reads_all(self, sentence: str) -> bool:
         return len(self._processor.tokenizer(sentence, verbose=False)["input_ids"]) <= self._context_length
+
+
+def _writeable(frames: np.ndarray) -> np.ndarray:
+    """Frames, copied if they are read-only, as renderers give them: of such torch would warn."""
+    if frames.flags.writeable:
+        return frames
+    return frames.copy()
 
 
 def _pooled(output: Any) -> torch.Tensor:
@@ -97,12 +111,17 @@ def _pooled(output: Any) -> torch.Tensor:
 
 
 def image_processor_size(image_processor: Any) -> int | None:
+    """Side in pixels of the pictures that a processor makes; None if it does not say."""
     size = getattr(image_processor, "crop_size", None) or getattr(image_processor, "size", None) or {}
-    for key in ("height", "shortest_edge"):
-        value = size.get(key) if isinstance(size, dict) else getattr(size, key, None)
-        if value:
-            return int(value)
-    return None
+    side = _field(size, "height") or _field(size, "shortest_edge")
+    return int(side) if side else None
+
+
+def _field(size: Any, name: str) -> Any:
+    """Field of a processor's size, which is a dictionary or a record; None if it has no such field."""
+    if isinstance(size, dict):
+        return size.get(name)
+    return getattr(size, name, None)
 
 
 def _vision_size(config: Any) -> int:

@@ -27,12 +27,13 @@ def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
         BadInput: no name contains it; the message names the nearest ones.
     """
     names = NAMES.read_text().split()
-    rows = _listed(names, containing)
+    rows = _matching_rows(names, containing or "")
+    # The installed open_clip may be newer than our list, but takes seconds to import.
     if not rows:
-        import open_clip  # takes seconds; an installed version that is newer may have more
+        import open_clip
 
         names = [f"{architecture}/{tag}" for architecture, tag in open_clip.list_pretrained()]
-        rows = _listed(names, containing)
+        rows = _matching_rows(names, containing or "")
     if not rows:
         architectures = sorted({name.partition("/")[0] for name in names})
         hint = nearest(containing or "", [*BUNDLED, *architectures])
@@ -40,6 +41,7 @@ def list_encoders(containing: str | None = None) -> list[tuple[str, str]]:
     return rows
 
 
-def _listed(names: list[str], containing: str | None) -> list[tuple[str, str]]:
-    rows = [*FORMS, *((name, "open_clip") for name in names)]
-    return [row for row in rows if (containing or "").lower() in row[0].lower()]
+def _matching_rows(names: list[str], text: str) -> list[tuple[str, str]]:
+    rows = list(FORMS)
+    rows += [(name, "open_clip") for name in names]
+    return [(name, description) for name, description in rows if text.lower() in name.lower()]

@@ -36,14 +36,15 @@ class OpenClipEncoder(OpenClipFormat):
 
         model_name, tag = _open_clip_name(name)
         try:
-            named = (model_config(name) or {}).get("text_cfg")
-            is_hugging_face = isinstance(named, dict) and bool(named.get("hf_tokenizer_name"))
-            plain = {"trust_remote_code": False} if is_hugging_face else {}
+            text_config = (model_config(name) or {}).get("text_cfg")
+            tokenizer_options = {}
+            if isinstance(text_config, dict) and text_config.get("hf_tokenizer_name"):
+                tokenizer_options["trust_remote_code"] = False
             with _without_code_of_models():
                 model, _, transform = open_clip.create_model_and_transforms(
                     model_name, pretrained=tag, device="cpu", require_pretrained=True
                 )
-                self._tokenizer = open_clip.get_tokenizer(model_name, **plain)
+                self._tokenizer = open_clip.get_tokenizer(model_name, **tokenizer_options)
         except Exception as error:
             raise cannot_load(name, error) from error
         model = model.eval().requires_grad_(False)
@@ -79,8 +80,9 @@ class OpenClipEncoder(OpenClipFormat):
         # open_clip's tokenizers have several ways to cut and to pad; all of them take another length.
         length = self._context_length + 4 * len(sentence.encode()) + 8
         padding = self._tokenizer([""], context_length=length)[0].mode().values
-        read, whole = self._tokenizer([sentence])[0], self._tokenizer([sentence], context_length=length)[0]
-        return bool((read != padding).sum() == (whole != padding).sum())
+        ids = self._tokenizer([sentence])[0]
+        all_ids = self._tokenizer([sentence], context_length=length)[0]
+        return bool((ids != padding).sum() == (all_ids != padding).sum())
 
 
 @contextlib.contextmanager

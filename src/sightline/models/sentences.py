@@ -10,13 +10,16 @@ from sightline.errors import BadInput
 
 LONGEST = 1_000_000
 """Tokens; tokenizers whose files state no limit state a number that is larger."""
-SHOWN = 60
+EXCERPT = 60
 """Characters of a sentence that a message shows of either part."""
 
 
 def words_of(sentences: Sequence[str]) -> list[str]:
     """The words of sentences, each once; one without any, such as one of signs, counts as a word."""
-    return list(dict.fromkeys(word for sentence in sentences for word in re.findall(r"\w+", sentence) or [sentence]))
+    words: list[str] = []
+    for sentence in sentences:
+        words += re.findall(r"\w+", sentence) or [sentence]
+    return list(dict.fromkeys(words))
 
 
 def check_length(sentences: Sequence[str], fits: Callable[[str], bool], tokens: int, reader: str) -> None:
@@ -33,18 +36,31 @@ def check_length(sentences: Sequence[str], fits: Callable[[str], bool], tokens: 
     for sentence in sentences:
         if fits(sentence):
             continue
-        read, never = 0, len(sentence)
-        while never - read > 1:  # the first `read` characters fit, the first `never` do not
-            middle = (read + never) // 2
-            read, never = (middle, never) if fits(sentence[:middle]) else (read, middle)
-        words = sentence[: read + 1].rfind(" ") + 1 or read
-        kept, cut = (" ".join(part.split()) for part in (sentence[:words], sentence[words:]))  # the line is one
-        kept = kept if len(kept) <= SHOWN else f"{kept[:SHOWN]}…"
-        cut = cut if len(cut) <= SHOWN else f"{cut[:SHOWN]}…"
+        # Bisection for where it would be cut: the first `fitting` characters fit, the first `too_many` do not.
+        fitting = 0
+        too_many = len(sentence)
+        while too_many - fitting > 1:
+            middle = (fitting + too_many) // 2
+            if fits(sentence[:middle]):
+                fitting = middle
+            else:
+                too_many = middle
+        # The message shows whole words, where there is more than one.
+        cut = sentence[: fitting + 1].rfind(" ") + 1 or fitting
+        beginning = _excerpt(sentence[:cut])
+        end = _excerpt(sentence[cut:])
         raise BadInput(
-            f"{reader} reads {tokens} tokens of a sentence: of '{kept}' it would never see the end, '{cut}'; "
+            f"{reader} reads {tokens} tokens of a sentence: of '{beginning}' it would never see the end, '{end}'; "
             "shorten it, or say it in several sentences, which are averaged"
         )
+
+
+def _excerpt(text: str) -> str:
+    """Beginning of a text, in one line."""
+    text = " ".join(text.split())
+    if len(text) > EXCERPT:
+        return f"{text[:EXCERPT]}…"
+    return text
 
 
 def token_limit(tokenizer: Any, positions: Any) -> int:
@@ -53,5 +69,5 @@ def token_limit(tokenizer: Any, positions: Any) -> int:
     Args:
         positions: that its text tower has; None if its configuration does not say.
     """
-    stated = [int(limit) for limit in (getattr(tokenizer, "model_max_length", None), positions) if limit is not None]
-    return min([*stated, LONGEST])
+    limits = [getattr(tokenizer, "model_max_length", None), positions]
+    return min([int(limit) for limit in limits if limit is not None] + [LONGEST])

@@ -26,21 +26,26 @@ class Shrinker:
     """
 
     def __init__(self, resize: Shrink, changes_nothing: Callable[[np.ndarray, np.ndarray], bool]) -> None:
-        self._resize, self._changes_nothing = resize, changes_nothing
-        self._shrinks: dict[tuple[int, ...], bool] = {}
+        self._resize = resize
+        self._changes_nothing = changes_nothing
+        self._can_shrink: dict[tuple[int, ...], bool] = {}
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
+        # Once for each size: whether a resize is repeatable may depend on it.
         shape = frames.shape[1:]
-        if shape not in self._shrinks:
-            self._shrinks[shape] = self._is_tried(shape)
-        return self._resize(frames) if self._shrinks[shape] and len(frames) else frames
+        if shape not in self._can_shrink:
+            self._can_shrink[shape] = self._try_with_noise(shape)
+        if self._can_shrink[shape] and len(frames):
+            return self._resize(frames)
+        return frames
 
-    def _is_tried(self, shape: tuple[int, ...]) -> bool:
+    def _try_with_noise(self, shape: tuple[int, ...]) -> bool:
+        """Tell whether frames [H, W, 3] become smaller, and nothing changes for their reader."""
         noise = np.random.default_rng(0).integers(0, 256, (2, *shape), np.uint8)
         try:
             small = self._resize(noise)
-            is_smaller = small.dtype == np.uint8 and small.ndim == 4 and small.size < noise.size
-            return is_smaller and self._changes_nothing(noise, small)
+            is_picture = small.dtype == np.uint8 and small.ndim == 4
+            return is_picture and small.size < noise.size and self._changes_nothing(noise, small)
         except Exception:  # a reader that cannot do with it reads frames as they are
             return False
 
@@ -58,8 +63,10 @@ def resized_by(image_processor: Any, frames: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(pixels, 1, -1))
 
 
-def equal_inputs(ones: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+def equal_inputs(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two inputs of a model hold equal tensors, bit for bit."""
     import torch
 
-    return ones.keys() == others.keys() and all(torch.equal(ones[name], others[name]) for name in ones)
+    if first.keys() != second.keys():
+        return False
+    return all(torch.equal(first[name], second[name]) for name in first)

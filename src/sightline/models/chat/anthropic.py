@@ -24,6 +24,7 @@ class Anthropic(HostedModel):
     async def _posting(self) -> AsyncIterator[Post]:
         import anthropic
 
+        # The client would add headers from the environment; `Omit` takes them out again.
         omitted: dict[str, Any] = dict.fromkeys(_headers_of_environment(), anthropic.Omit())
         async with anthropic.AsyncAnthropic(
             api_key=self._key(),
@@ -95,6 +96,7 @@ def _read(message: Any) -> ChatReply:
     blocks = message.content
     text = "".join(block.text for block in blocks if block.type == "text")
     is_cut_off = message.stop_reason in ("max_tokens", "model_context_window_exceeded")
+    # Nothing to read: the blocks say what the model did instead.
     if not text.strip() and not is_cut_off:
         tool = next((block.name for block in blocks if block.type.endswith("tool_use")), "")
         thoughts = next((block.type for block in blocks if "thinking" in block.type), "")

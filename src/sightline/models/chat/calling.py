@@ -101,6 +101,7 @@ class TokenBucket:
 
     def reserve(self, amount: float) -> float:
         """Reserve an amount, and return the seconds to wait before it may be used."""
+        # Unused time counts for one second at most, so that a pause allows no burst.
         now = self._clock()
         begins = max(self._even_at, now - 1.0)
         self._even_at = begins + amount * self._seconds_each

@@ -86,6 +86,7 @@ class ChatModelConfig(Strict):
 
     def reaches(self) -> Iterator[Reach]:
         """What lies outside of this machine."""
+        # What a stranger's recipe may not do unseen: ask servers, cost money, use keys.
         if self.url and not is_this_machine(self.url):
             yield "url", self.url, "a server that would be asked"
         elif not self.url and getattr(registry.find("provider", self.provider), "hosted", True):

@@ -83,9 +83,11 @@ def resolve_endpoint(
         raise BadInput(f"url '{masked(url)}' has a part after a #, which no server is sent; leave it out")
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(query or {})
     key_variables = [*variables(headers), *variables(parameters)]
+    # The provider's usual key is for the provider alone.
     is_provider = parts.scheme == "https" and host == urlsplit(hosted).hostname
     if not key_env:
         key_env = hosted_key if is_provider else None
+    # Whoever is on the way can read what goes by http.
     if parts.scheme == "http" and not is_this_machine(url):
         if key_env or key_variables:
             variable = key_env or key_variables[0]

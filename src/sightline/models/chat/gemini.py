@@ -96,6 +96,7 @@ def _samples_its_own_way(model: str) -> bool:
 
 def _read(response: Any) -> ChatReply:
     usage = response.usage_metadata
+    # Thoughts are written and paid for as the reply is, but counted apart.
     read = int(getattr(usage, "prompt_token_count", 0) or 0)
     written = int(getattr(usage, "candidates_token_count", 0) or 0)
     thoughts_written = int(getattr(usage, "thoughts_token_count", 0) or 0)
@@ -112,6 +113,7 @@ def _read(response: Any) -> ChatReply:
     parts = (candidate.content.parts if candidate.content else None) or []
     text = "".join(part.text or "" for part in parts if not part.thought)
     is_cut_off = ended == "MAX_TOKENS"
+    # Nothing to read: the parts say what the model did instead.
     if not text.strip() and not is_cut_off:
         tool = next((part.function_call.name or "unnamed" for part in parts if part.function_call), "")
         thoughts = next(("thought" for part in parts if part.thought), "")

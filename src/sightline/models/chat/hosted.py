@@ -106,6 +106,7 @@ class HostedModel:
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
         async with contextlib.AsyncExitStack() as stack:
+            # Only connecting imports the provider's client.
             try:
                 post = await stack.enter_async_context(self._posting())
             except ImportError as error:

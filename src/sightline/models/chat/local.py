@@ -98,6 +98,7 @@ class LocalModel:
         try:
             yield ask
         finally:
+            # The thread that generates cannot be cancelled; it asks `stop` after each token.
             stop.set()
             answering.cancel()
 
@@ -110,6 +111,7 @@ class LocalModel:
         batch: list[tuple[ChatRequest, asyncio.Future[ChatReply]]] = []
         for request, future in pending:
             is_alike = _sampling_settings(request) == _sampling_settings(pending[0][0])
+            # One call of `generate` has one temperature and one limit for all its rows.
             if is_alike and len(batch) < self._batch_size:
                 batch.append((request, future))
             else:

@@ -83,6 +83,7 @@ class ChatReply:
     model: str = ""
 
     def __post_init__(self) -> None:
+        # Clients build replies from what servers send; here, once, it is made such that any file can hold it.
         object.__setattr__(self, "text", _whole(self.text))
         object.__setattr__(self, "model", _whole(" ".join(self.model.split())[:200]))
         object.__setattr__(self, "input_tokens", token_count(self.input_tokens))
@@ -119,8 +120,10 @@ def token_count(value: object) -> int:
 
     A reply is paid for and read, whatever is said of its length.
     """
+    # Some servers report numbers as words.
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit():
         value = float(value)
+    # For Python, true is the number 1.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     if 0 <= value <= MOST_TOKENS:

@@ -95,6 +95,7 @@ class OpenAICompatible(HostedModel):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if request.alternatives:
             body |= {"logprobs": True, "top_logprobs": request.alternatives}
+        # The user's own fields come last, so that they can replace ours, or by None take one out.
         body |= self._options
         return {name: value for name, value in body.items() if value is not None}
 
@@ -108,7 +109,9 @@ class OpenAICompatible(HostedModel):
         tokens = (0, 0)
         try:
             body = json.loads(text)
+            # Read first, for whatever is wrong with the rest, these are paid for.
             tokens = _tokens_used(body.get("usage"))
+            # Gateways report errors of the server behind them with a status of 200.
             if body.get("error"):
                 raise _with_tokens(self._error(_code(body["error"], 500), text), *tokens)
             choice = body["choices"][0]
@@ -120,6 +123,7 @@ class OpenAICompatible(HostedModel):
                 raise _with_tokens(self._error(_code(inner, 502), json.dumps({"error": inner})), *tokens)
             if message.get("refusal") or ended == "content_filter":
                 raise Refused(str(message.get("refusal") or "the provider's filter blocked the reply"), *tokens)
+            # A reply that was cut off may be empty: thoughts have used up all of its tokens.
             is_cut_off = ended in ("length", "max_tokens")
             if not content.strip() and not is_cut_off:
                 raise NoReply(_silence(message, ended), *tokens)

@@ -107,6 +107,7 @@ def stream_async(
         with contextlib.suppress(RuntimeError):  # the loop is closed: everything was done, or something has failed
             loop.call_soon_threadsafe(call, *arguments)
 
+    # A loop in a thread of its own: the caller may be within another loop, as in a notebook, where none can be run.
     loop = asyncio.new_event_loop()
     cancel_token.on_cancel(lambda grace: in_the_loop(loop.call_later, grace, cancel_workers))
     remaining: Iterator[tuple[int, Item]] = enumerate(items)
@@ -119,6 +120,7 @@ def stream_async(
     if first is None:
         loop.close()
         return
+    # The first item was taken here only to see whether there is any; the workers get it back.
     remaining = itertools.chain([first], remaining)
     task = loop.create_task(everything())
     thread = threading.Thread(target=run, name="sightline-chat", daemon=True)
@@ -129,6 +131,7 @@ def stream_async(
             yield index, result
             in_the_loop(is_yielded.set)
     finally:
+        # Reached also when the caller closes the generator: nothing may be under way after that.
         in_the_loop(task.cancel)
         thread.join()
     if failure:
