@@ -241,9 +241,7 @@ class _Writer(LogitsProcessor):
             support = sampling_support(logits, self._truncation)
             logits = logits.masked_fill(~support, -torch.inf)
             self._record_support(support, place)
-        chosen = logits.argmax(-1)
-        if self._uniforms is not None:
-            chosen = draw(logits, self._uniforms[self._exact_rows, place])
+        chosen = logits.argmax(-1) if self._uniforms is None else draw(logits, self._uniforms[self._exact_rows, place])
         # The same logits give token and log-probability, so what is recorded is what was sampled from.
         chosen_logits = logits.gather(1, chosen[:, None])[:, 0]
         self._picked[self.rows, place] = chosen
