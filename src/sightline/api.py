@@ -77,6 +77,7 @@ def train(
         BadInput, RunFailed: in one line.
         KeyboardInterrupt: the run was stopped and saved; its message says at which step.
     """
+    # A worker that imports the script that called this, for want of a main guard, ends here.
     leave_unguarded_script()
     stop_importing()
     if resume:

@@ -323,6 +323,7 @@ def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan
         "varied": {key: list(values.values()) for key, values in grid.varied.items()},
     }
     if before is not None:
+        # The folder's sweep is continued: values may be added, all else has to be as it was.
         document["varied"] = _merged(path, before, document)
     cells = [_plan_cell(recipe, grid.fixed, values, path) for values in grid.combinations()]
     return Plan(path, cells, document)
@@ -472,6 +473,7 @@ class _Sweeping:
     def start_next(self) -> None:
         """Start the next cell, or note that another process is writing it."""
         cell = self.waiting.popleft()
+        # Perhaps a run that a killed sweep had started; a second one would be refused its folder.
         owner = current_owner(cell.path)
         if owner is not None:
             self.say(f"{cell.name}: waiting for {owner}, which is writing it")

@@ -71,6 +71,7 @@ class Archive:
         if count:
             name = f"{self._kind}-{start:012d}-{start + count:012d}.safetensors"
             self._folder.mkdir(exist_ok=True)
+            # On disk before it is listed: a checkpoint that names it has to find it, also after a crash.
             write_state(self._folder / name, rows)
             flush(self._folder / name)
             flush_folder(self._folder)
@@ -119,6 +120,7 @@ class Archive:
         """
         for part in self.parts:
             rows = read_state(self._folder / part.name)
+            # The folder may be a stranger's, and hold anything under the right name.
             if not isinstance(rows, dict) or any(len(array) != part.end - part.start for array in rows.values()):
                 raise Damaged(f"'{self._folder / part.name}' is damaged: its rows are not those that its name states")
             yield part.start, rows

@@ -120,6 +120,7 @@ class CheckpointStore:
         final = self._folder / f"{self._kind}-{step:012d}"
         temporary = self._folder / f".writing-{final.name}"
         with self._run.writing():
+            # What a process left that was killed while it wrote this checkpoint.
             shutil.rmtree(temporary, ignore_errors=True)
             try:
                 temporary.mkdir(parents=True)
@@ -130,6 +131,7 @@ class CheckpointStore:
                     flush(file)
                 digests = {str(file.relative_to(temporary)): digest(file) for file in files}
                 write_document(temporary / MANIFEST, {"files": digests, "shared": dict(shared)})
+                # All is on disk by now, so after a crash the checkpoint is there whole, or not at all.
                 shutil.rmtree(final, ignore_errors=True)
                 temporary.rename(final)
                 flush_folder(self._folder)

@@ -147,6 +147,7 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
     """
     parts = [content] if isinstance(content, bytes) else content
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
+    # The name holds process and thread, so that no two writers of the same file meet.
     try:
         with temporary.open("wb") as file:
             file.writelines(parts)

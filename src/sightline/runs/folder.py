@@ -145,6 +145,7 @@ class RunFolder:
             BadInput: as `recipe`; or the folder holds links, or its recipe names code or services of its own.
         """
         if trust:
+            # Before the recipe is read, since blocks of code that it names are imported by that.
             allow(place for _, place in places_in(self.document()))
         recipe = self.recipe()
         if not trust:
@@ -203,6 +204,7 @@ def owned_run(
     Raises:
         BadInput: another process owns the folder; it holds a run already (or none, to resume); or it is not writable.
     """
+    # Folders that are made here are removed again if nothing is written into them.
     missing_folders = _missing(path)
     check_name(path)
     if resume:
@@ -268,6 +270,7 @@ def claim_folder(path: Path) -> Lease:
         raise BadInput(f"the run folder '{str(path)[:200]}' cannot be made: {error.strerror or error}") from error
     lease = None
     try:
+        # First the lease: between a look at the folder and the lease another process could begin a run in it.
         lease = take_lease(path)
         check_free(path)
     except BaseException:

@@ -80,7 +80,7 @@ class Lease:
             Busy: another process holds the lock for too long.
         """
         with self._inside:
-            if self._depth:
+            if self._depth:  # a write within a write: the lock is held already
                 yield
                 return
             with _locked(self._folder):
@@ -102,6 +102,7 @@ class Lease:
         if self._released.is_set():
             return
         self._released.set()
+        # Where another process has taken over, the lease is that one's, and stays.
         with contextlib.suppress(RunFailed, Busy, OSError), self.writing():
             (self._folder / LEASE).unlink(missing_ok=True)
 

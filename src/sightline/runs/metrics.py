@@ -168,6 +168,7 @@ def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
     with file:
         line = file.readline(MAX_RECORD)
         number = 0
+        # One line ahead: only the last one may be cut off, by a process that was killed while it wrote.
         while line:
             number += 1
             following = file.readline(MAX_RECORD)
@@ -227,6 +228,7 @@ def _cut(path: Path, size: int) -> bool:
     with file:
         if size <= 0:
             return False
+        # The file may have been changed since: only the end of a line is a place to cut.
         file.seek(size - 1)
         if file.read(1) != b"\n":
             return False

@@ -113,6 +113,7 @@ class StopRequests:
         if self.signal_number is None:
             self.signal_number = number
             self._asked_at = time.monotonic()
+        # A second Ctrl-C means now, and so does a SIGTERM that is no copy of the first.
         elif number == signal.SIGINT or (number == signal.SIGTERM and self.overdue(COPIES_SECONDS)):
             raise GivenUp(number)
 
@@ -159,6 +160,7 @@ def awaited(future: Future[Result]) -> Result:
     """The result of work in another thread, as `give_up_if_overdue` allows."""
     while True:
         try:
+            # Not without end, so that signals are heeded meanwhile.
             return future.result(timeout=0.5)
         except TimeoutError:
             if future.done():  # the work itself raised it

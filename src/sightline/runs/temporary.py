@@ -54,6 +54,7 @@ def remove_abandoned() -> None:
     """Remove temporary folders whose process was killed; those of living processes are locked, and stay."""
     for path in _everybodys():
         with contextlib.suppress(OSError), _opened(path) as descriptor:
+            # The lock is free only if the process that made the folder has ended.
             if os.fstat(descriptor).st_uid == os.getuid() and _lock(descriptor):
                 shutil.rmtree(path, ignore_errors=True)
 
