@@ -1,4 +1,4 @@
-"""What learners do: actions of any environment, as those that learners choose.
+"""Convert the actions of any environment to a space that learners can choose from.
 
 Discrete                        Discrete from 0
 Box                             Box float32; the environment is given its own dtype, within its bounds
@@ -23,9 +23,9 @@ from sightline.envs.gymnasium_api import layers_of
 from sightline.errors import BadInput
 
 COMBINATIONS = 64
-"""Combinations of several choices that are counted through, at most."""
+"""Greatest number of combinations of several choices that become one `Discrete` choice."""
 WIDEST = 1e15
-"""Bounds beyond this are none: nobody would find an action between them."""
+"""Bounds beyond this count as infinite."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def adapted_actions(env: gymnasium.Env[Any, Any], env_id: str, enumerates: bool)
     """Wrap an environment so that its actions are those that learners choose.
 
     Args:
-        enumerates: whether combinations of several choices are counted through, as one choice.
+        enumerates: whether several choices become one `Discrete` choice among all combinations.
 
     Raises:
         BadInput: they cannot be converted.

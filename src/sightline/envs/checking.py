@@ -1,7 +1,7 @@
 """Checks of an environment before a policy on states learns in it (`sightline check-env`), made by random play.
 
-They look for what makes a run worthless: pictures that show nothing, episodes that the seed does not determine, success
-and rewards that say nothing. What cannot be wrong, such as the time of a step, is told beside it.
+They look for what makes a run worthless: pictures that show nothing, episodes that the seed does not determine, and
+success or rewards that say nothing. Facts that cannot be defects, such as the time of a step, are listed as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Frames: the pictures that environments render, brought into the one form in which everything here reads them.
+"""Frames: the pictures that environments render, converted to one form, uint8[H, W, 3].
 
 This module imports little: worker processes load it.
 """

@@ -1,4 +1,4 @@
-"""Holding an environment to Gymnasium's API, so that what it does otherwise is said in one line."""
+"""Check that an environment keeps to Gymnasium's API, and say in one line where it does not."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class EnvMaker:
         render: make an environment that renders frames.
         rescale: scale observations to [-1, 1] by the bounds of their space.
         observation_keys: parts of a dictionary of observations that a policy reads; none: all.
-        enumerates: whether combinations of several choices are counted through, for learners that make one choice.
+        enumerates: whether several choices become one among all combinations, for learners that make one choice only.
         also_known: further names to suggest when `env_id` is unknown.
         success_from: what says that a state is a success (`sightline.envs.tasks.StatesSuccess`); None: the
             environment's infos `success` and `is_success`.

@@ -1,4 +1,4 @@
-"""Probing an environment: a few random steps that tell what nothing can be learned from, before anything is spent.
+"""Probe an environment by a few random steps, to find before a run begins what cannot be learned from.
 
     reset(seed) ── reset(seed) ── random step ── … ── random step
         └── alike? ──┘ pictures, own rewards, success: watched

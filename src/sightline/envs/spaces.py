@@ -1,4 +1,4 @@
-"""What learners read: observations of any environment, as arrays that a network of Stable-Baselines3 takes.
+"""Convert observations of any environment to arrays that a network of Stable-Baselines3 takes.
 
     numbers                           as they are, in floats
     a picture                         uint8[C, H, W] with bounds 0 and 255, which SB3 scales and convolves
@@ -173,7 +173,7 @@ def adapted_to_learners(
     Args:
         rescale: scale numbers to [-1, 1] by their bounds.
         keys: parts of a dictionary that are read; none: all.
-        enumerates: whether combinations of several choices are counted through, as one choice.
+        enumerates: whether several choices become one `Discrete` choice among all combinations.
 
     Raises:
         BadInput: they cannot be converted.

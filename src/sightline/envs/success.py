@@ -1,4 +1,4 @@
-"""Success as environments state it, in the infos `success` and `is_success`: one reading for everybody who asks.
+"""Success as environments state it, in the infos `success` and `is_success`: the one place where they are read.
 
 True, np.True_, 1, 1.0, np.array([True])       yes
 False, np.False_, 0, 0.0, np.array(0)          no

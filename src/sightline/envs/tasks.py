@@ -1,4 +1,4 @@
-"""Tasks: the specification of an environment, whoever acts in it and whoever rewards that.
+"""Tasks: the specification of an environment, apart from who acts in it and what rewards it.
 
 A task says how an environment is made, what its goal is in words, when an episode is a success, and how a
 vision-language model plays it. Every task is listed by `sightline tasks`; any other environment becomes one when the

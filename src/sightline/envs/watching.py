@@ -1,6 +1,6 @@
 """Watching the first pictures of environments for those that no reward can be read from.
 
-This module imports little, and knows nothing of how the pictures were come by.
+This module imports little, and does not know where the pictures come from.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from sightline import registry
 from sightline.envs.games.actions import check_action_names, in_short
 from sightline.envs.games.contract import Game
-from sightline.envs.games.words import TextOnlyWrapper
+from sightline.envs.games.text_only import TextOnlyWrapper
 from sightline.envs.games.wrapping import GameWrapper, PictureGame, PromptWrapper, TextActions
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import StatesSuccess, find_task
