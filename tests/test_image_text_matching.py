@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import TINY
 from sightline.errors import BadInput, RunFailed
 from sightline.rewards.image_text_matching import ImageTextMatchingReward
 from sightline.runs.files import parse_json
@@ -127,12 +128,8 @@ def test_rewards_are_the_models_probabilities(folder: Path, frames_of: Callable[
 
 
 def test_a_run_learns_from_it(folder: Path, train_run: Callable[..., Path]) -> None:
-    run = train_run(
-        "cartpole",
-        "reward={kind: image_text_matching, model: " + str(folder) + "}",
-        "steps=200",
-        "goal=a straight rope",
-    )
+    reward = "reward={kind: image_text_matching, model: " + str(folder) + "}"
+    run = train_run("cartpole", reward, *TINY, "goal=a straight rope")
     assert (run / "result.json").is_file()
 
 
