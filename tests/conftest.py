@@ -17,6 +17,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,12 @@ import torch
 import fork_server
 from empty_plots import draw, leave_plots_empty
 from fork_server import ForkedProcess
+
+# How long an example takes says nothing of the code: machines are busy with other things, too.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 TESTS = Path(__file__).parent
 SENTENCES = ("a pole upright on the cart", "the cart at the left edge", "pole and cart", "a car in the mountain")

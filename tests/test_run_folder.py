@@ -259,6 +259,7 @@ def make_long(metrics: Path) -> int:
     return metrics.stat().st_size
 
 
+@pytest.mark.plots
 def test_metrics_of_any_size_are_read_and_shown(sightline: Sightline, run: Path) -> None:
     before = read_metrics(run / "metrics.jsonl")
     assert make_long(run / "metrics.jsonl") > 64 * 2**20
