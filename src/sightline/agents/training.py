@@ -8,27 +8,7 @@ rollout -- update -- rollout -- update -- ...        in between: the session (`s
      v
 test of the best model
 
-Streams of chance (how seeds are derived): every random number of training comes from a PRNG key with the
-recipe's `seed`, and no stream goes on from update to update, so that a resumed run draws what it would have drawn. The
-word or the number in front keeps streams apart.
-
-    what is random                        key                                               where
-    tasks of an update                    crc32("training"), seed, update[, attempt]        `AgentTrainer._tasks`
-      an environment's episode            the task's seed, by `reset(seed=…)`               `rollouts`
-      a reply's tokens                    1, seed, update, task, member, turn               `samplers.policy`
-      the seed of a reply on a server     3, seed, update, task, member, turn               `samplers`
-      a random action for a reply         2, seed, update, task, member, turn               `rollouts`
-    order of sequences in an epoch        seed, update, epoch                               `sequences.minibatches`
-    evaluation seeds                      crc32(panel's name), 0 (`sightline evaluate`      `evaluation.seeds`
-                                          can set it), not the recipe's seed
-      replies, where they are sampled     1, task, 0, turn                                  `samplers.policy`
-      random play, random actions         2, task, [0, ]turn                                `evaluation`, `rollouts`
-    demonstrations                        seed, 1, episode: task; seed, 2: what is played   `demos`
-    order of demonstrations of a file     seed                                              `warm_start`
-    first weights of adapters, critic     seed, by `torch.manual_seed`                      `models.vlm.model`
-    questions, fits of a learned reward   seed                                              `preferences`, `rewards`
-
-An attempt is a rollout of `rollouts.dynamic_sampling` beyond the first. A member is an episode's index in its group.
+How seeds are derived, for all streams of chance: the table at the head of `sightline.evaluation.seeds`.
 """
 
 from __future__ import annotations

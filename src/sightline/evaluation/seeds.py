@@ -14,7 +14,7 @@ draws the same; what cannot be made so, SB3's generators, is saved in every chec
 
     what is drawn                                    from                                where
     -- policies on states ------------------------------------------------------------------------------------------
-    episode e of environment n, in training          [s, n, e] -> reset(seed=...)        envs/vector.py
+    episode e of environment n, in training          [s, n, e] -> reset(seed=...)        envs/frame_vector.py
     first weights, exploration, noise on actions,    SB3's seed=s: the global            control/learners.py
       batches of replay, order of minibatches          generators of Python, NumPy
                                                        and torch, and the action space's
@@ -26,15 +26,20 @@ draws the same; what cannot be made so, SB3's generators, is saved in every chec
     order of labels in a fit                         seed of the fit                     rewards/learned/fitting.py
     states that novelty is compared with             [s, states so far]                  rewards/novelty.py
     answers and slips of a scripted teacher          SHA-256 of its seed and question    teachers/scripted.py
-    -- agents ------------------------------------------------------------------------------------------------------
-    tasks of update u (repeated with attempt a)      [crc32("training"), s, u(, a)]      agents/training.py
-    tokens of a reply, and moves in place of         [purpose, s, u, episode, turn ...]  agents/samplers/,
-      unreadable ones                                                                      agents/rollouts.py
+    -- agents: update u, attempt a of dynamic sampling, member m of a group ------------------------------------------
+    tasks of an update                               [crc32("training"), s, u(, a)]      agents/training.py
+      the environment's episode                      the task's seed -> reset(seed=...)  agents/rollouts.py
+      tokens of a reply                              [1, s, u, task, m, turn]            agents/samplers/policy.py
+      an action in place of an unreadable reply      [2, s, u, task, m, turn]            agents/rollouts.py
+      seed of a reply on a server                    [3, s, u, task, m, turn]            agents/samplers/
     order of sequences in an epoch                   [s, u, epoch]                       agents/sequences.py
-    demonstrations: tasks, mistakes                  (s, purpose(, episode))             agents/demos.py
+    demonstrations: tasks; what is played            [s, 1, episode]; [s, 2]             agents/demos.py
+    order of demonstrations of a file                s                                   agents/warm_start.py
     adapters and value head                          torch.manual_seed(s), forked        models/vlm/model.py
     -- evaluation, whatever s is -----------------------------------------------------------------------------------
     episodes of a panel                              [crc32(panel's name), panel's seed] here
+      an agent's replies, where they are sampled     [1, task, 0, turn]                  agents/samplers/policy.py
+      random play, random actions                    [2, task, (0,) turn]                agents/evaluation.py
     bootstrap of intervals                           0                                   evaluation/statistics.py
 """
 
