@@ -22,7 +22,7 @@ uv pip compile -q --python-version "$python" --resolution "$resolution" --only-b
   --extra lora -o "$folder/bounds.txt"
 uv pip install -q -r "$folder/bounds.txt"
 uv pip install -q --no-deps -e .
-uv pip install -q -c "$folder/bounds.txt" pytest pytest-xdist hypothesis scipy num2words
+uv pip install -q -c "$folder/bounds.txt" pytest pytest-timeout pytest-xdist hypothesis scipy num2words
 
 versions=$("$VIRTUAL_ENV/bin/python" - <<'PYTHON'
 import platform
