@@ -66,7 +66,7 @@ class ForkedProcess:
                 os.close(self._ending)
         return self.returncode
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+    def communicate(self, input: None = None, timeout: float | None = None) -> tuple[str, str]:
         """What it says from now on, until it ends."""
         texts = ["", ""]
 
