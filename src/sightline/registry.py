@@ -174,12 +174,11 @@ def _entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    """Entry points of the group `sightline.GROUP` by name; where packages share a name, Sightline's own comes first."""
+    """Entry points of the group `sightline.GROUP` by name, Sightline's own first; no other takes a name of theirs."""
     declared = importlib.metadata.entry_points(group=f"sightline.{group}")
     by_name: dict[str, importlib.metadata.EntryPoint] = {}
-    for entry in declared:
-        if _is_of_sightline(entry) or entry.name not in by_name:
-            by_name[entry.name] = entry
+    for entry in sorted(declared, key=_is_of_sightline, reverse=True):
+        by_name.setdefault(entry.name, entry)
     return by_name
 
 

@@ -78,7 +78,8 @@ def resumed_recipe(
     agreed: list[str] = []
     if not own:
         # Code that the user's own recipe names, too, is the user's.
-        keys = [key for key in leaves(run.recipe()) if key in leaves(recipe)]
+        own_keys = leaves(recipe)
+        keys = [key for key in leaves(run.recipe()) if key in own_keys]
         changed = {change.key for change in recipe_changes(run, recipe, keys)}
         agreed = [key for key in keys if key not in changed]
     resumed = run.trusted_recipe(trust, [*stated_keys, *agreed])

@@ -291,7 +291,7 @@ def summary(trajectories: Sequence[Trajectory], eval_seeds: EvalSeeds, rule: Suc
 def _outcome(trajectory: Trajectory, rule: SuccessRule) -> _Outcome:
     turns = trajectory.turns
     states = [turn.success for turn in turns]
-    success = success_by_rule(states, trajectory.success is not None, forfeited=turns[-1].played is None)
+    success = success_by_rule(states, trajectory.success is not None, forfeited=trajectory.forfeited)
     success[rule] = trajectory.success
     faultless = trajectory.mistakes == 0 and all(turn.legal for turn in turns)
     return _Outcome(

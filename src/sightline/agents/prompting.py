@@ -64,14 +64,9 @@ def instructions(settings: Replies, queried_facts: Sequence[str], action_names: 
 
 def _contents(settings: Replies, facts: Sequence[str]) -> str:
     """What a reply consists of, in words: `what you see (current, target), your thoughts and one action`."""
-    parts: list[str] = []
     if settings.fields:
-        for name, hint in settings.fields.items():
-            if hint:
-                parts.append(f"{name}: {hint}")
-            else:
-                parts.append(name)
-        return "; ".join(parts)
+        return "; ".join(f"{name}: {hint}" if hint else name for name, hint in settings.fields.items())
+    parts: list[str] = []
     if facts:
         parts.append(f"what you see ({', '.join(facts)})")
     if settings.thoughts:

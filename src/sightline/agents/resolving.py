@@ -63,6 +63,7 @@ def _check_demonstrations(recipe: AgentRecipe, settings: WarmStart) -> None:
 
     Raises:
         BadInput: the environment does not know its best play, or the file holds no demonstrations.
+        RunFailed: best play is never known, as in games that cannot be won.
     """
     if settings.demos is None:
         demos = best_play(recipe, settings, 1)

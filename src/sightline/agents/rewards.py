@@ -148,8 +148,8 @@ class TurnRewards:
         success: list[bool | None] = []
         for stretch in stretches:
             episode = stretch.episode
-            turns += stretch.turns
             for number, turn in enumerate(stretch.turns, stretch.start):
+                turns.append(turn)
                 first.append(number == 0)
                 ended.append(stretch.over and number == stretch.stop - 1)
                 # The last turn of an episode may have led to no state, and then no state of it is a terminal one.

@@ -9,8 +9,8 @@
 
 Every episode has a task seed and an index within its group, and all its randomness is derived from these: the
 environment's from the seed, the sampler's and that of random actions from seed, index and turn. So an episode is the
-same whatever is played beside it, in whatever order, on however many processes. `training` has a table of all streams
-of chance.
+same whatever is played beside it, in whatever order, on however many processes. The table of all streams of chance is
+at the head of `sightline.evaluation.seeds`.
 """
 
 from __future__ import annotations

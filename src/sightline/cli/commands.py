@@ -388,15 +388,12 @@ def _report_comparison(runs: list[Path], out: Path | None, as_json: bool) -> Non
 
     of_sweep = len(runs) == 1 and is_sweep(runs[0])
     # A sweep's page lies in its folder; runs from several folders are compared in the working folder.
-    target = out or Path("comparison.html")
-    if of_sweep and not out:
-        target = runs[0] / "report.html"
+    default = runs[0] / "report.html" if of_sweep else Path("comparison.html")
+    target = out or default
     check_target(target, "--out")
     comparison = compare(runs)
     count = sum(len(combination.runs) for combination in comparison.combinations)
-    title = f"{count} runs compared"
-    if of_sweep:
-        title = runs[0].resolve().name
+    title = runs[0].resolve().name if of_sweep else f"{count} runs compared"
     page = write_comparison(target, comparison, title)
     if as_json:
         print_json({"report": str(page)} | comparison_document(comparison))

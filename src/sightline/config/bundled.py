@@ -35,11 +35,9 @@ def recipe_description(name: str) -> str:
 
 @cache
 def _files() -> dict[str, Path]:
-    """Name of each recipe -> its file. Where packages share a name, the first that is listed keeps it: Sightline's."""
+    """Name of each recipe -> its file. Sightline's packages come first, and keep a name that others use as well."""
     files: dict[str, Path] = {}
-    entries = registry.entry_points("recipes").values()
-    # Sightline's before all others: False sorts before True.
-    for entry in sorted(entries, key=lambda entry: entry.dist is None or entry.dist.name != "sightline"):
+    for entry in registry.entry_points("recipes").values():
         try:
             spec = importlib.util.find_spec(entry.module)
         except (Exception, SystemExit) as error:  # the package around it may fail in any way

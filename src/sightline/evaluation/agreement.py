@@ -17,11 +17,10 @@ import numpy as np
 
 from sightline.evaluation.statistics import spearman, wilson
 from sightline.labels.store import StoredLabel
-from sightline.labels.types import ModelCall, Outcome
+from sightline.labels.types import MIRRORED, ModelCall, Outcome
 
 BINS = 10
 """Number of bins: with equal numbers of pairs for accuracy by difference, and of equal width for calibration."""
-_FLIPPED = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 _DECIDED = (Outcome.FIRST, Outcome.SECOND)
 _LABELS = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
 """Outcomes that a reward model can learn from."""
@@ -323,7 +322,7 @@ def _latest(labels: Sequence[StoredLabel]) -> list[StoredLabel]:
 
 
 @dataclass(frozen=True)
-class _CheckedPair:
+class CheckedPair:
     """Decided pair whose true returns are known and differ, by `difference` > 0."""
 
     difference: float
@@ -331,7 +330,7 @@ class _CheckedPair:
     confidence: float | None
 
 
-def _check_pair(label: StoredLabel) -> _CheckedPair | None:
+def check_pair(label: StoredLabel) -> CheckedPair | None:
     """Compare an answer with ground truth; None if it decided nothing, or the truth is unknown or equal for both."""
     if label.kind != "compare" or label.answer.outcome not in _DECIDED:
         return None
@@ -340,12 +339,12 @@ def _check_pair(label: StoredLabel) -> _CheckedPair | None:
         return None
     second_is_better = difference > 0
     is_correct = second_is_better == (label.answer.outcome == Outcome.SECOND)
-    return _CheckedPair(abs(difference), is_correct, label.answer.confidence)
+    return CheckedPair(abs(difference), is_correct, label.answer.confidence)
 
 
-def _checked_pairs(labels: Iterable[StoredLabel]) -> list[_CheckedPair]:
+def _checked_pairs(labels: Iterable[StoredLabel]) -> list[CheckedPair]:
     """All pairs of some labels that can be compared with ground truth."""
-    return [pair for pair in map(_check_pair, labels) if pair is not None]
+    return [pair for pair in map(check_pair, labels) if pair is not None]
 
 
 def _bins(differences: np.ndarray, correct: np.ndarray, all_differences: np.ndarray) -> Iterator[Bin]:
@@ -380,7 +379,7 @@ def _rank_correlation(labels: Sequence[StoredLabel]) -> float | None:
     return spearman(np.array(values, np.float64), np.array(true_returns, np.float64))
 
 
-def _calibration(pairs: Sequence[_CheckedPair]) -> Calibration | None:
+def _calibration(pairs: Sequence[CheckedPair]) -> Calibration | None:
     """Calibration on the pairs that were answered with a confidence; None without any."""
     sure = [pair for pair in pairs if pair.confidence is not None]
     if not sure:
@@ -399,7 +398,7 @@ def _calibration(pairs: Sequence[_CheckedPair]) -> Calibration | None:
 
 def _flipped(outcome: Outcome) -> Outcome:
     """The same preference, told of the pair in the other order."""
-    return _FLIPPED.get(outcome, outcome)
+    return MIRRORED.get(outcome, outcome)
 
 
 def _as_shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bool, Outcome]]:
@@ -496,7 +495,7 @@ def _dispute(labels: list[StoredLabel], names: dict[Judge, str], read_reply: Rea
     for label in labels:
         teacher = names[judge_of(label)]
         outcome = _outcome_in_order(label, (first, second))
-        pair = _check_pair(label)
+        pair = check_pair(label)
         is_correct = None if pair is None else pair.is_correct
         judgements.append(Judgement(teacher, outcome, is_correct, label))
         if outcome in _LABELS:

@@ -222,13 +222,9 @@ class _EpisodeScorer:
 def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Clip arrays [T, N, …] of T steps. Some environments state success at some steps only, such as the last of an
     episode; it is False at the others."""
+    names = dict.fromkeys(name for step in steps for name in step)  # in order of appearance
     unstated = np.zeros_like(steps[0]["first"])
-    arrays: dict[str, np.ndarray] = {}
-    for step in steps:
-        for name in step:
-            if name not in arrays:
-                arrays[name] = np.stack([other_step.get(name, unstated) for other_step in steps])
-    return arrays
+    return {name: np.stack([step.get(name, unstated) for step in steps]) for name in names}
 
 
 def step_clip(step: Transitions) -> dict[str, np.ndarray]:

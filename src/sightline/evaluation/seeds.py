@@ -7,8 +7,9 @@ formats them.
 How seeds are derived
 =====================
 
-All chance of a run comes from the recipe's `seed`, below `s`, but for evaluation: its panels and intervals are the same
-for every run. A stream is made anew from numbers that name its place (episode, chunk, round), so that a resumed run
+All chance of a run comes from the recipe's `seed`, below `s`, but for two things: evaluation, whose panels and
+intervals are the same for every run, and what a chat model that teaches samples, which is new each time and is kept in
+the label store. A stream is made anew from numbers that name its place (episode, chunk, round), so that a resumed run
 draws the same; what cannot be made so, SB3's generators, is saved in every checkpoint (`control/state.py`).
 `[a, b]` is the entropy of a `numpy.random.SeedSequence` or `default_rng`.
 
@@ -24,6 +25,7 @@ draws the same; what cannot be made so, SB3's generators, is saved in every chec
     segments of a chunk that may be asked about      [s, chunk]                          preferences/pebble.py
     questions of a round                             [s, questions so far]               preferences/rounds.py
     order of labels in a fit                         seed of the fit                     rewards/learned/fitting.py
+    labels that are held out of a fit                0                                   rewards/learned/fitting.py
     states that novelty is compared with             [s, states so far]                  rewards/novelty.py
     answers and slips of a scripted teacher          SHA-256 of its seed and question    teachers/scripted.py
     -- agents: update u, attempt a of dynamic sampling, member m of a group ------------------------------------------
@@ -39,7 +41,8 @@ draws the same; what cannot be made so, SB3's generators, is saved in every chec
     -- evaluation, whatever s is -----------------------------------------------------------------------------------
     episodes of a panel                              [crc32(panel's name), panel's seed] here
       an agent's replies, where they are sampled     [1, task, 0, turn]                  agents/samplers/policy.py
-      random play, random actions                    [2, task, (0,) turn]                agents/evaluation.py
+      random play                                    [2, task, turn]                     agents/evaluation.py
+      an action in place of an unreadable reply      [2, task, 0, turn]                  agents/rollouts.py
     bootstrap of intervals                           0                                   evaluation/statistics.py
 """
 

@@ -44,6 +44,8 @@ class Outcome(StrEnum):
 
 PREFERENCES = {Outcome.FIRST: 0.0, Outcome.SECOND: 1.0, Outcome.EQUAL: 0.5}
 """Outcomes of a comparison that give a label, and its value."""
+NO_LABEL = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
+"""Outcomes that give no label."""
 MIRRORED = {Outcome.FIRST: Outcome.SECOND, Outcome.SECOND: Outcome.FIRST}
 """Outcomes that change when the two segments of a comparison are swapped; the others stay."""
 

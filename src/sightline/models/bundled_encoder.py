@@ -63,7 +63,7 @@ class Bottleneck(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Multi-head attention whose one query is the mean of all places, and whose keys and values are all places."""
+    """Multi-head attention among all places and their mean; what the mean gets is the output."""
 
     def __init__(self, places: int, width: int, heads: int, outputs: int) -> None:
         super().__init__()

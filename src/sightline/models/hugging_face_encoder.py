@@ -75,11 +75,11 @@ class HuggingFaceEncoder(TowerPair):
         return _pooled(self._model.get_image_features(**inputs))
 
     def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
-        pictures = list(self._square(_writeable(frames)))
+        pictures = list(self._square(writeable(frames)))
         return dict(self._processor.image_processor(images=pictures, return_tensors="pt"))
 
     def _resized(self, frames: np.ndarray) -> np.ndarray:
-        return resized_by(self._processor.image_processor, self._square(_writeable(frames)))
+        return resized_by(self._processor.image_processor, self._square(writeable(frames)))
 
     def _text_tower(self, sentences: list[str]) -> torch.Tensor:
         if not self._has_text_tower:
@@ -98,7 +98,7 @@ class HuggingFaceEncoder(TowerPair):
         return len(self._processor.tokenizer(sentence, verbose=False)["input_ids"]) <= self._context_length
 
 
-def _writeable(frames: np.ndarray) -> np.ndarray:
+def writeable(frames: np.ndarray) -> np.ndarray:
     """Frames, copied if they are read-only, as renderers give them: of such torch would warn."""
     if frames.flags.writeable:
         return frames

@@ -170,7 +170,8 @@ def _fit(
 
 
 def _check_shape(shape: tuple[int, ...], expected: tuple[int, ...], may_resize: bool) -> None:
-    """
+    """Check that a segment can be learned from beside the first one.
+
     Raises:
         BadInput: segments differ in length, or in size though none may be resized.
     """

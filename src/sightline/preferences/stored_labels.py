@@ -36,8 +36,10 @@ def usable_labels(
     """
     labels = []
     for label in store.labels():
-        is_usable = label.answer.value is not None and feedback.teaches(label.answer.outcome)
-        if label.kind == feedback.question and is_usable:
+        # A kind of feedback is only asked about outcomes of its own questions.
+        if label.kind != feedback.question or label.answer.value is None:
+            continue
+        if feedback.teaches(label.answer.outcome):
             labels.append(label)
     if not any_goal:
         labels = _for_one_goal(labels, feedback, goal)

@@ -84,11 +84,8 @@ def comparison_rows(result: Mapping[str, Any]) -> list[TableRow]:
         return []
     rows = []
     for key, name in _ROWS:
-        # The result itself has no block of its own.
-        is_main = key == ""
-        numbers = block(result, key)
-        if is_main:
-            numbers = result
+        is_main = key == ""  # the result itself has no block of its own
+        numbers = result if is_main else block(result, key)
         if numbers.get("return") is not None:
             rows.append(_row(name, is_main, numbers))
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from sightline.errors import BadInput, RunFailed
+from sightline.evaluation.agreement import check_pair
 from sightline.images import encode_png
 from sightline.labels.store import LabelStore, StoredLabel, existing_store
 from sightline.labels.types import Outcome
@@ -120,12 +120,8 @@ def _in_words(label: StoredLabel) -> str:
 
 def _is_correct(label: StoredLabel) -> bool | None:
     """Whether ground truth agrees on a pair; None if it is unknown, equal for both, or the pair was not decided."""
-    if label.answer.outcome not in (Outcome.FIRST, Outcome.SECOND):
-        return None
-    first, second = label.true_returns
-    if math.isnan(second - first) or first == second:
-        return None
-    return (label.answer.outcome is Outcome.SECOND) == (second > first)
+    pair = check_pair(label)
+    return None if pair is None else pair.is_correct
 
 
 def _picture(frame: np.ndarray, preferred: bool) -> ExamplePicture:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import LabelStore
-from sightline.labels.types import ModelCall, Outcome
+from sightline.labels.types import NO_LABEL, ModelCall, Outcome
 from sightline.reports import plots
 from sightline.reports.pages import NO_BREAK, decimal, duration, money, percent, png_url, whole, write_page
 
@@ -23,7 +23,6 @@ MAX_FRAMES = 3
 """Maximum number of frames shown of a segment: the first, the last, and one between."""
 _COLOURS = (plots.BLUE, plots.ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", plots.INK)
 """Line colours: Okabe and Ito's palette."""
-_NO_LABEL = (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED)
 _IN_WORDS = {
     Outcome.FIRST: "prefers the left picture",
     Outcome.SECOND: "prefers the right picture",
@@ -209,7 +208,7 @@ def _disputed_answer(judgement: Judgement) -> DisputedAnswer:
 
 
 def _no_label(teacher: TeacherStatistics) -> Cell:
-    counts = {outcome.value: teacher.outcomes.get(outcome.value, 0) for outcome in _NO_LABEL}
+    counts = {outcome.value: teacher.outcomes.get(outcome.value, 0) for outcome in NO_LABEL}
     by_outcome = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     return Cell(percent(sum(counts.values()) / teacher.labels), by_outcome)
 

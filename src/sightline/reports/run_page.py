@@ -72,13 +72,14 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     if recipe.get("steps") == 0:  # a warm start alone: the model before RL is the one after it
         result = {key: value for key, value in result.items() if key != "untrained"}
     metrics = read_records(run)
+    reward = _reward_block(recipe)
     values = report_values(run, recipe, result)
-    values |= _result_values(recipe, result, metrics)
-    values |= _plot_values(run, recipe, result, metrics)
+    values |= _result_values(recipe, reward, result, metrics)
+    values |= _plot_values(run, reward.wording.reward, result, metrics)
     values["rows"] = comparison_rows(result)
     values["kinds"] = kind_rows(result)
     values["strip"] = episode_strip(run)
-    values["teaching"] = teacher_block(run, recipe, _reward_block(recipe), metrics)
+    values["teaching"] = teacher_block(run, recipe, reward, metrics)
     values["videos"] = _videos(run, recipe, result)
     values["episodes"] = ""
     # The link to the page of episodes is relative: it leads there from the run folder alone.
@@ -87,9 +88,10 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     return write_page(target or run / "report.html", "run.html", **values)
 
 
-def _result_values(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> dict[str, Any]:
+def _result_values(
+    recipe: Mapping[str, Any], reward: RewardBlock, result: Mapping[str, Any], metrics: plots.Metrics
+) -> dict[str, Any]:
     """Template values of what was wanted and what came of it."""
-    reward = _reward_block(recipe)
     of_agent = recipe.get("role") == "agent"
     # An agent's reward is mostly the game's own, which its return says already.
     reward_name = ""
@@ -122,15 +124,12 @@ def _result_values(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics
     }
 
 
-def _plot_values(
-    run: Path, recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics
-) -> dict[str, Any]:
+def _plot_values(run: Path, reward_name: str, result: Mapping[str, Any], metrics: plots.Metrics) -> dict[str, Any]:
     """Template values of the plots, as SVG text; empty without the data."""
     # Without any record there would be empty axes.
     curves = ""
     vitals = ""
     if metrics:
-        reward_name = _reward_block(recipe).wording.reward
         curves = plots.learning_curves(metrics, result.get("chosen_step"), reward_name)
         vitals = plots.agent_vitals(metrics)
     landscape = read_mapping(run / "landscape.json")

@@ -12,7 +12,7 @@ from typing import Any
 
 from sightline.config.recipe import RewardBlock
 from sightline.labels.store import StoredLabel
-from sightline.labels.types import Outcome
+from sightline.labels.types import NO_LABEL, Outcome
 from sightline.reports import plots
 from sightline.reports.examples import Example, labels_and_examples
 from sightline.reports.pages import block, duration, money, percent, whole
@@ -163,7 +163,7 @@ def _unusable_answers(rounds: plots.Metrics) -> str:
     """Number of answers without a label, by outcome: "3 unsure, 1 refused"."""
     by_round = _outcomes(rounds)
     parts = []
-    for outcome in (Outcome.UNSURE, Outcome.SKIPPED, Outcome.REFUSED, Outcome.UNPARSABLE, Outcome.FAILED):
+    for outcome in NO_LABEL:
         count = round(sum(counts[outcome] for counts in by_round))
         if count:
             parts.append(f"{whole(count)} {outcome.value}")

@@ -21,7 +21,7 @@ from sightline.errors import BadInput
 from sightline.models.device import choose_device, dtype_for
 from sightline.models.encoder_base import cannot_load
 from sightline.models.hub import means_folder, quiet_hub
-from sightline.models.hugging_face_encoder import image_processor_size
+from sightline.models.hugging_face_encoder import image_processor_size, writeable
 from sightline.models.sentences import check_length, token_limit
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.rewards.base import Clip, RewardModel, to_numpy
@@ -134,7 +134,7 @@ class ImageTextMatchingReward(RewardModel):
             return dict(images(images=list(frames), return_tensors="pt"))
 
         return Shrinker(
-            lambda frames: resized_by(images, _writeable(frames)),
+            lambda frames: resized_by(images, writeable(frames)),
             lambda full, small: equal_inputs(read(full), read(small)),
         )
 
@@ -142,7 +142,7 @@ class ImageTextMatchingReward(RewardModel):
         """float32[N], how probable it is that a sentence is true of each frame."""
         import torch
 
-        pictures = list(_writeable(frames))
+        pictures = list(writeable(frames))
         sentences = [sentence] * len(pictures)
         inputs = self._processor(images=pictures, text=sentences, return_tensors="pt", truncation=True)
         inputs = {name: value.to(self._device) for name, value in inputs.items()}
@@ -154,11 +154,6 @@ class ImageTextMatchingReward(RewardModel):
             else:
                 logits = self._model(**inputs, use_itm_head=True).itm_score
             return to_numpy(logits.float().softmax(dim=1)[:, MATCH])
-
-
-def _writeable(frames: np.ndarray) -> np.ndarray:
-    """Frames of which torch does not warn, as it does of read-only ones, which renderers may give."""
-    return frames if frames.flags.writeable else frames.copy()
 
 
 def _loaded(name: str, dtype: Any) -> tuple[Any, Any]:

@@ -17,17 +17,8 @@ from sightline.rewards.base import Clip, Need, RewardModel
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 
-class SparseConfig(RewardConfig):
-    """1 in states that the environment calls a success, otherwise 0."""
-
-    kind: Literal["sparse"] = "sparse"
-
-    wording: ClassVar[RewardWording] = RewardWording(
-        "Success as reward",
-        "What counts as success",
-        "the environment calls it a success",
-        "It is what you want",
-    )
+class _StatedSuccessConfig(RewardConfig):
+    """What both kinds have in common: they read the environment's statements, and no frames."""
 
     @property
     def needs_frames(self) -> bool:
@@ -36,30 +27,29 @@ class SparseConfig(RewardConfig):
     @property
     def reads_success(self) -> bool:
         return True
+
+
+def _wording(name: str) -> RewardWording:
+    return RewardWording(name, "What counts as success", "the environment calls it a success", "It is what you want")
+
+
+class SparseConfig(_StatedSuccessConfig):
+    """1 in states that the environment calls a success, otherwise 0."""
+
+    kind: Literal["sparse"] = "sparse"
+
+    wording: ClassVar[RewardWording] = _wording("Success as reward")
 
     def build(self, context: RewardContext) -> RewardSetup:
         return RewardSetup(SparseReward(), frames=False)
 
 
-class SuccessConfig(RewardConfig):
+class SuccessConfig(_StatedSuccessConfig):
     """1 at the end of an episode that succeeded, otherwise 0."""
 
     kind: Literal["success"] = "success"
 
-    wording: ClassVar[RewardWording] = RewardWording(
-        "Success of the episode",
-        "What counts as success",
-        "the environment calls it a success",
-        "It is what you want",
-    )
-
-    @property
-    def needs_frames(self) -> bool:
-        return False
-
-    @property
-    def reads_success(self) -> bool:
-        return True
+    wording: ClassVar[RewardWording] = _wording("Success of the episode")
 
     def build(self, context: RewardContext) -> RewardSetup:
         return RewardSetup(SuccessReward(), frames=False)

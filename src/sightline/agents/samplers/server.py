@@ -280,10 +280,11 @@ class ServerSampler:
     def _probe_server(self, temperature: float) -> list[Sample]:
         """The server's answers to the probes; at temperature 0 they are greedy."""
         max_tokens = min(PROBED, self._max_tokens)
-        requests = [self._request(probe, 0, temperature, max_tokens) for probe in probes()]
+        conversations = probes()
+        requests = [self._request(probe, 0, temperature, max_tokens) for probe in conversations]
         answers = dict(stream_async(self._connected, self._answer, requests, PROBES))
         samples = []
-        for number, probe in enumerate(probes()):
+        for number, probe in enumerate(conversations):
             completion = self._completion(self._vlm.encode(probe), answers[number])
             samples.append(completion.sample)
         return samples

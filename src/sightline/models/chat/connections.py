@@ -26,7 +26,7 @@ MOST_BYTES = 16 * 2**20
 _PROXIES = ("http", "https", "socks5", "socks5h")
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 _DEFLATE = -zlib.MAX_WBITS
-"""Forms of packing, as zlib counts them; many servers send deflate, without a head, and call it zlib."""
+"""Forms of packing, as zlib counts them. In HTTP `deflate` means zlib's form; many servers send it without a head."""
 
 
 def connect(
@@ -44,9 +44,10 @@ def connect(
     """
     proxy = proxy_for(url)
     is_encrypted = "https" in (urlsplit(url).scheme, urlsplit(proxy or "").scheme)
-    certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # empty, as none are looked at
     if is_encrypted:
         certificates = _certificates()
+    else:
+        certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # empty, as none are looked at
     limits = httpx2.Limits(max_connections=None)  # `calling` bounds them
     try:
         through = None if proxy is None else httpx2.Proxy(proxy)

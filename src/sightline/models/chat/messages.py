@@ -36,13 +36,7 @@ class ChatRequest:
     @property
     def text(self) -> str:
         """All of it as text, with a mark where a picture stands."""
-        texts = []
-        for part in self.parts:
-            if isinstance(part, str):
-                texts.append(part)
-            else:
-                texts.append("[picture]")
-        return "\n".join(texts)
+        return "\n".join(part if isinstance(part, str) else "[picture]" for part in self.parts)
 
 
 @dataclass(frozen=True)

@@ -254,9 +254,10 @@ class PolicyWithValueHead(nn.Module):
         with torch.no_grad():
             parts = [_entropy(part) for part in torch.split(logits, ENTROPY_ROWS)]
             entropy = torch.cat(parts) if parts else logits.new_zeros(0)
-        values = torch.zeros(len(states), device=states.device)
         if self.value_head is not None:
             values = self.value_head(states)
+        else:
+            values = torch.zeros(len(states), device=states.device)
         choice_entropy = logits.new_zeros(len(batch.value_rows))
         if choices is not None:
             # Entropy over the legal actions alone, with gradient: the exploration bonus of the policy loss.

@@ -87,18 +87,18 @@ def _written_marks(processor: Any) -> tuple[set[str], set[str]]:
         if "/" in closing and counterpart in before:  # as `</think>` has `<think>`
             opening = counterpart
         else:
-            opening = _without_common_start(before, usual).strip()
+            opening = before[common_length(before, usual) :].strip()
         if opening and closing.strip():
             return {opening}, {closing.strip()}
     return set(), set()
 
 
-def _without_common_start(text: str, other: str) -> str:
-    """What of a text follows where it first differs from another; after the length of the other if it never does."""
-    for index, (mine, theirs) in enumerate(zip(text, other, strict=False)):
-        if mine != theirs:
-            return text[index:]
-    return text[len(other) :]
+def common_length(first: str, second: str) -> int:
+    """Number of characters with which both texts begin."""
+    for index, (one_letter, other_letter) in enumerate(zip(first, second, strict=False)):
+        if one_letter != other_letter:
+            return index
+    return min(len(first), len(second))
 
 
 def _marks_that_hide(processor: Any) -> set[str]:

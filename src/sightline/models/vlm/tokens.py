@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput
-from sightline.models.vlm.template import end_of_turn, thinking_of
+from sightline.models.vlm.template import common_length, end_of_turn, thinking_of
 from sightline.replies import Thinking, marks_thought
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Tokens:
                 spans.append((start, start))
                 continue
             prefix = self.decode(ids[:count])
-            end = max(start, _common_length(prefix, text))
+            end = max(start, common_length(prefix, text))
             # Where the prefix ends in other characters, the next one has begun, and later tokens finish it.
             is_unfinished = len(prefix) > end and end < len(text)
             begin = start
@@ -138,15 +138,6 @@ class Tokens:
             return ""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
-
-
-def _common_length(a: str, b: str) -> int:
-    """Number of characters with which both texts begin."""
-    shorter = min(len(a), len(b))
-    for index in range(shorter):
-        if a[index] != b[index]:
-            return index
-    return shorter
 
 
 def _id_set(ids: int | Sequence[int] | None) -> set[int]:
