@@ -71,7 +71,9 @@ class Coins(gymnasium.Env[int, Any]):
 
 
 class Meanings(Coins):
-    """Says what its actions mean, as Atari's environments do."""
+    """Says what its actions mean, as Atari's environments do; an attribute of ours means nothing to it."""
+
+    action_names = None
 
     def get_action_meanings(self) -> list[str]:
         return ["NOOP", "FIRE"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -422,3 +423,19 @@ def test_actions_count_from_zero_for_learners() -> None:
     plain.reset(seed=0)
     for action in (0, 1):
         assert np.array_equal(env.step(np.int64(action))[0], plain.step(np.int64(action + 1))[0])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("sightline/Sokoban-v0", {"boxes": "x"}),
+        ("sightline/FrozenLake-v0", {"size": "big"}),
+        ("sightline/CartPole-v0", {"render_size": 5}),
+    ],
+)
+def test_values_of_a_wrong_kind_for_our_own_environments(env_id: str, options: dict[str, Any]) -> None:
+    """Their code is ours, wherever it lies: the user's value is named, and no line of ours."""
+    ((name, value),) = options.items()
+    expected = f"environment '{env_id}' cannot be built with env_options.{name}={value!r}: that is no value of its kind"
+    with pytest.raises(BadInput, match=f"^{re.escape(expected)}$"):
+        EnvMaker(env_id, options)()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -298,16 +299,20 @@ def far_kit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     )
     (recipes / "__init__.py").write_text("")
     (recipes / "far-clock.yaml").write_text("description: A clock far away\nenv: far/Clock-v0\ngoal: the hand is up\n")
+    (recipes / "far-list.yaml").write_text("- a list\n")
+    (recipes / "far-latin.yaml").write_bytes("description: geschätzt".encode("latin-1"))
     (recipes / "cartpole.yaml").write_text("description: not ours\nenv: far/Clock-v0\ngoal: the hand is up\n")
-    install(tmp_path, "far-kit", {"gymnasium": "far = far_kit.registration", "recipes": "a_far = far_kit.recipes"})
+    install(tmp_path, "far-kit", {"gymnasium": "far = far_kit.registration", "recipes": "recipes = far_kit.recipes"})
     (tmp_path / "broken_far_kit.py").write_text("raise SystemExit('good-bye')\n")
-    broken = {"gymnasium": "broken = broken_far_kit.registration", "recipes": "a_broken = broken_far_kit.recipes"}
+    broken = {"gymnasium": "broken = broken_far_kit.registration", "recipes": "recipes = broken_far_kit.recipes"}
     install(tmp_path, "broken-far-kit", broken)
     monkeypatch.syspath_prepend(str(tmp_path))
     bundled._files.cache_clear()
     yield
     bundled._files.cache_clear()
     gymnasium.registry.pop("far/Clock-v0", None)
+    for name in [name for name in sys.modules if name.startswith("far_kit")]:
+        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("far_kit")
@@ -318,13 +323,19 @@ def test_environments_that_a_package_registers() -> None:
 
 
 @pytest.mark.usefixtures("far_kit")
-def test_recipes_that_a_package_brings() -> None:
-    with pytest.warns(UserWarning, match="^the recipes of 'a_broken' cannot be found: SystemExit: good-bye"):
+def test_recipes_that_a_package_brings(sightline: Callable[..., Finished]) -> None:
+    expected = "the recipes of 'recipes' cannot be found: there is no package 'broken_far_kit.recipes'"
+    with pytest.warns(UserWarning, match=f"^{re.escape(expected)}$"):
         names = bundled.bundled_recipes()
+    assert "broken_far_kit" not in sys.modules and "far_kit" not in sys.modules, "no package is imported for a list"
     assert "far-clock" in names and "numberline" in names
     assert bundled.recipe_description("far-clock") == "A clock far away"
     assert load_recipe("far-clock").env == "far/Clock-v0"
     assert load_recipe("cartpole").env == "cartpole", "names that come with Sightline stay its own"
+    listed = {row["recipe"]: row["description"] for row in json.loads(sightline("recipes", "--json").out)}
+    assert listed["far-clock"] == "A clock far away", "recipes that cannot be read hide no other"
+    assert listed["far-list"] == "far-list must be a YAML map of keys and values"
+    assert listed["far-latin"] == "far-latin is no recipe: it is not text in UTF-8"
 
 
 class Lit(RewardModel):

@@ -36,8 +36,8 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {message}"
 
 
-OURS = Path(__file__).parent
-"""Folder of this package."""
+OURS = tuple(Path(__file__).parents[1] / name for name in ("sightline", "sightline_tasks"))
+"""Folders of the packages that Sightline consists of."""
 LIBRARIES = tuple(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 """Folders of Python's own modules and of installed packages."""
 LONGEST_WORD = 300
@@ -62,6 +62,11 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
+def is_ours(file: str | Path) -> bool:
+    """Whether a file is of Sightline, or of the tasks that come with it."""
+    return any(map(Path(file).is_relative_to, OURS))
+
+
 def place_of(error: BaseException) -> str:
     """Place in a file where other people's code raised an exception, such as `reacher.py:12`; empty if only ours did.
 
@@ -69,7 +74,7 @@ def place_of(error: BaseException) -> str:
     ours is installed, the innermost of its lines.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
-    theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(OURS)]
+    theirs = [frame for frame in frames if not is_ours(frame.filename)]
     not_installed = [frame for frame in theirs if not any(map(Path(frame.filename).is_relative_to, LIBRARIES))]
     candidates = not_installed or theirs
     if not candidates:

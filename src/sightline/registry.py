@@ -13,9 +13,9 @@ What a plug-in is:
     provider                                a class with `of(config)`, see `sightline.models.chat.messages.ChatModel`
     env                                     a `sightline.envs.tasks.Task`
 
-Two more groups of entry points name modules: `sightline.gymnasium`, whose import registers environments with Gymnasium,
-and `sightline.recipes`, beside which recipes lie as YAML files. The tasks that come with Sightline are brought by these
-three ways, too (`sightline_tasks`).
+Two more groups of entry points: `sightline.gymnasium` names a module whose import registers environments with
+Gymnasium, and `sightline.recipes` a package in whose folder recipes lie as YAML files. The tasks that come with
+Sightline are brought by these three ways, too (`sightline_tasks`).
 """
 
 from __future__ import annotations
@@ -170,16 +170,17 @@ def _is_at(place: str, plugin: Any) -> bool:
 @cache
 def _entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
     """Plug-ins of installed packages; none of them can take the place of one that is built in."""
-    return {name: entry for name, entry in entry_points(kind).items() if name not in BUILT_IN[kind]}
-
-
-def entry_points(group: str) -> dict[str, importlib.metadata.EntryPoint]:
-    """Entry points of the group `sightline.GROUP` by name, Sightline's own first; no other takes a name of theirs."""
-    declared = importlib.metadata.entry_points(group=f"sightline.{group}")
     by_name: dict[str, importlib.metadata.EntryPoint] = {}
-    for entry in sorted(declared, key=_is_of_sightline, reverse=True):
-        by_name.setdefault(entry.name, entry)
+    for entry in entry_points(kind):
+        if entry.name not in BUILT_IN[kind]:
+            by_name.setdefault(entry.name, entry)
     return by_name
+
+
+def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
+    """Entry points of the group `sightline.GROUP`, Sightline's own first; each once, however often it is found."""
+    declared = importlib.metadata.entry_points(group=f"sightline.{group}")
+    return sorted(dict.fromkeys(declared), key=_is_of_sightline, reverse=True)
 
 
 def is_own(kind: Kind, name: str) -> bool:
@@ -194,8 +195,8 @@ def _is_of_sightline(entry: importlib.metadata.EntryPoint) -> bool:
 
 def register_environments() -> None:
     """Import what packages name under `sightline.gymnasium`; one that fails is warned of and hinders no other."""
-    for name, entry in entry_points("gymnasium").items():
+    for entry in entry_points("gymnasium"):
         try:
             entry.load()
         except (Exception, SystemExit) as error:  # a stranger's module may fail in any way
-            warnings.warn(f"the environments of '{name}' are not registered: {reason_of(error)}", stacklevel=2)
+            warnings.warn(f"the environments of '{entry.name}' are not registered: {reason_of(error)}", stacklevel=2)

@@ -561,7 +561,12 @@ def recipes(as_json: AsJson = False) -> None:
     """List the bundled recipes."""
     from sightline.config.bundled import bundled_recipes, recipe_description
 
-    rows = [(name, recipe_description(name)) for name in bundled_recipes()]
+    rows = []
+    for name in bundled_recipes():
+        try:
+            rows.append((name, recipe_description(name)))
+        except BadInput as error:  # a package's recipe that cannot be read does not hide those of others
+            rows.append((name, str(error)))
     print_rows(rows, ("recipe", "description"), as_json)
 
 

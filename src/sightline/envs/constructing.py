@@ -17,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from sightline.envs.frames import Size
 from sightline.envs.naming import Build
 from sightline.envs.rendering import CONTRADICTION, drawing_advice, variables_contradict
-from sightline.errors import OURS, BadInput, RunFailed, nearest, reason_and_place, reason_of
+from sightline.errors import BadInput, RunFailed, is_ours, nearest, reason_and_place, reason_of
 from sightline.requirements import wheel_of
 
 SIZE_NAMES = (
@@ -217,7 +217,7 @@ def _explained_type_error(
 def _is_ours(error: BaseException) -> bool:
     """Whether the innermost line that raised an exception is of Sightline: of one of its own environments."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(OURS)
+    return bool(frames) and is_ours(frames[-1].filename)
 
 
 def _wrong_value(name: str, options: Mapping[str, Any]) -> BadInput:
@@ -230,7 +230,7 @@ def _inside_constructor(error: BaseException) -> bool:
     """Whether a line of code other than Gymnasium's and ours raised an exception."""
     files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
     gymnasiums = Path(gymnasium.__file__).parent / "envs" / "registration.py"
-    return any(file != gymnasiums and not file.is_relative_to(OURS) for file in files)
+    return any(file != gymnasiums and not is_ours(file) for file in files)
 
 
 def _explained(error: BaseException, name: str) -> str:
@@ -260,7 +260,7 @@ def _version_advice(error: BaseException) -> str:
     if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < (3, 10):
         return ""
     uses_it = any(
-        "mujoco" in frame.f_globals and not Path(frame.f_code.co_filename).is_relative_to(OURS)
+        "mujoco" in frame.f_globals and not is_ours(frame.f_code.co_filename)
         for frame, _ in traceback.walk_tb(error.__traceback__)
     )
     if not uses_it:

@@ -120,7 +120,7 @@ def check_reset_signature(env: gymnasium.Env[Any, Any], name: str) -> None:
         except ValueError:
             continue  # written in C, without a signature
         except TypeError as error:
-            lacks = " and ".join(name for name in ("seed", "options") if not _takes(layer.reset, name)) or "keywords"
+            lacks = " and ".join(key for key in ("seed", "options") if not _takes(layer.reset, key)) or "keywords"
             raise BadInput(
                 f"reset() of '{name}' ({type(layer).__name__}) takes no {lacks}; write it as "
                 "reset(self, *, seed=None, options=None)"

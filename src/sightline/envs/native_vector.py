@@ -101,7 +101,7 @@ class NativeVector:
         All environments end their replay with the same step; one with fewer actions is reset to its seed later.
         """
         longest = max(map(len, histories))
-        idle_action = np.zeros_like(self.description.action_space.sample())
+        idle = np.stack([np.zeros_like(self.description.action_space.sample())] * len(histories))
         # Every step is one of all environments:
         #
         #     environment 0    reset a a a a a
@@ -113,7 +113,7 @@ class NativeVector:
             if starting.any():
                 states, _ = self._envs.reset(seed=list(seeds), options={"reset_mask": starting})
             if time < longest:
-                actions = np.stack([idle_action] * len(histories))
+                actions = idle.copy()
                 for i in np.flatnonzero(begins <= time).tolist():
                     actions[i] = histories[i][time - int(begins[i])]
                 states = self._envs.step(actions)[0]

@@ -153,10 +153,9 @@ class CheckedEnv:
         array."""
         assert self._rendered_shape is not None, "an environment with frames"
         frame = checked_frame(rendered_by(self.env))
-        # A fixed size: encoders and buffers are made for the first frame's.
+        # A fixed size: encoders and the chunk's buffer are made for the first frame's.
         if frame.shape != self._rendered_shape:
             first_size, size = (f"{shape[0]}x{shape[1]}" for shape in (self._rendered_shape, frame.shape))
-            # Frames go into the chunk's buffer, which has a fixed shape.
             raise self._failure(f"rendered frames of {first_size} first and now one of {size}; keep to one size")
         frame = self._shrunk(frame)
         # Large frames are cheaper written into shared memory than sent through a pipe.

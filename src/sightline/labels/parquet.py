@@ -301,9 +301,8 @@ def _read_segment(row: dict[str, Any], name: str, where: str) -> Segment:
     frames = read_pngs(_one_by_one(pictures, where), f"a segment in {where}")
     # Parquet has null where a reward is unknown.
     true_rewards = np.array([np.nan if reward is None else reward for reward in rewards], np.float32)
-    segment = Segment(frames, true_rewards)
-    if states:
-        segment = Segment(frames, true_rewards, np.array(states, np.float32))
+    known_states = np.array(states, np.float32) if states else None
+    segment = Segment(frames, true_rewards, known_states)
     segment.check()
     return segment
 

@@ -876,13 +876,7 @@ def _waiting_question(row: sqlite3.Row) -> WaitingQuestion:
 
 def _json_of_rewards(rewards: np.ndarray) -> str:
     """True rewards as a JSON list; NaN, which JSON does not have, is null."""
-    numbers: list[float | None] = []
-    for reward in rewards:
-        if np.isnan(reward):
-            numbers.append(None)
-        else:
-            numbers.append(float(reward))
-    return json.dumps(numbers)
+    return json.dumps([None if np.isnan(reward) else float(reward) for reward in rewards])
 
 
 def _rewards_of_json(text: str) -> np.ndarray:

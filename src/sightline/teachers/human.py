@@ -90,7 +90,7 @@ class HumanTeacher(Teacher):
         """
         questions = list(questions)
         context = self._context() if callable(self._context) else self._context
-        # Answered by an earlier run, or while nothing ran.
+        # Not those answered by an earlier run, or while nothing ran.
         unanswered = [question for question in questions if self._find(question) is None]
         self._store.wait_for(unanswered, self, context)
         if unanswered:

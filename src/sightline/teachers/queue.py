@@ -165,17 +165,10 @@ class LabelQueue:
         """Forget leases that are over, or whose questions wait no more; a tab keeps its first only."""
         now = time.monotonic()
         waiting_keys = {waiting.key for waiting in self.store.waiting(list(self._leases))}
-        leases: dict[str, _QuestionLease] = {}
-        has_one = False
-        for key, lease in self._leases.items():
-            if key not in waiting_keys or lease.until <= now:
-                continue
-            if lease.tab == tab:
-                if has_one:
-                    continue
-                has_one = True
-            leases[key] = lease
-        self._leases = leases
+        self._leases = {key: lease for key, lease in self._leases.items() if key in waiting_keys and lease.until > now}
+        own_keys = [key for key, lease in self._leases.items() if lease.tab == tab]
+        for key in own_keys[1:]:
+            del self._leases[key]
 
     def _page_question(self, waiting: WaitingQuestion) -> dict[str, Any]:
         """A question as the page shows it: the addresses of each segment's frames, from left to right."""

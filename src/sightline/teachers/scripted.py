@@ -7,7 +7,7 @@ gamma^(H - 1 - t), a pair goes through four stages in this order:
 1. skip: neither R exceeds `skip` times the average return of such a segment;
 2. choice: the larger W, or with `beta` a Boltzmann choice, P(second) = 1 / (1 + exp(beta * (W_first - W_second)));
 3. mistake: the opposite, with probability `mistake`;
-4. equal: overrules the stages before where the two R differ by less than `equal` times the average return's size.
+4. equal: overrules choice and mistake where the two R differ by less than `equal` times the average return's size.
 
 Unlike there, a rational teacher calls pairs with exactly the same W equal, rather than preferring the first: with
 sparse rewards most pairs are of that kind. The share `skip` is meant for rewards that are not negative.

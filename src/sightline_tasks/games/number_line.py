@@ -79,10 +79,9 @@ class NumberLine(Game):
 
     def _unequal_numbers(self) -> tuple[int, int]:
         target, current = self._two_numbers()
-        # The rule of the reference, which prefers some pairs.
         if self.legacy and target == current:
-            return (target + 1) % self.max_position, current
-        while target == current and not self.legacy:
+            return (target + 1) % self.max_position, current  # the rule of the reference, which prefers some pairs
+        while target == current:
             target, current = self._two_numbers()
         return target, current
 

@@ -214,8 +214,9 @@ class HouseholdGame(Game):
 
     def _short_commands(self) -> tuple[str, ...]:
         household = self.world.household
-        kinds = {thing.kind for thing in household.things.values()}
-        if self._scene is not None:
+        if self._scene is None:
+            kinds = {thing.kind for thing in household.things.values()}
+        else:
             # What a room of this kind can have, whatever is there now: a list of what is there would tell it.
             kinds = set(room_of(self._scene).things)
         commands = ["clean", "close", "cool", "heat", "open", "put", "use"]

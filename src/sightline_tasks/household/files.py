@@ -152,19 +152,26 @@ def _household(types: dict[str, str], facts: dict[str, list[list[str]]]) -> Hous
     # What is where, and what fits where.
     inside = {names[thing]: names[place] for thing, place in pairs("inreceptacle") if thing in names and place in names}
     inside = {thing: place for thing, place in inside.items() if thing in things and place in places}
-    vessels: dict[str, tuple[str, ...]] = {}
+    vessels: dict[str, list[str]] = defaultdict(list)
     for inner, outer in sorted(pairs("inreceptacleobject")):
         if inner in names and outer in names:
-            vessels[names[outer]] = (*vessels.get(names[outer], ()), names[inner])
-    fits: dict[str, frozenset[str]] = {}
+            vessels[names[outer]].append(names[inner])
+    fits: dict[str, set[str]] = defaultdict(set)
     for place, thing in pairs("cancontain"):
-        fits[_kind(place)] = fits.get(_kind(place), frozenset()) | {_kind(thing)}
+        fits[_kind(place)].add(_kind(thing))
     starts = [spot for _, spot in pairs("atlocation")]
     if len(starts) != 1:
         raise BadInput(f"the agent is at {len(starts)} locations")
     states = {state: names_with(fact) for fact, state in STATES.items()}
     return Household(
-        things, places, fits, inside, start=starts[0], opened=names_with("opened"), states=states, vessels=vessels
+        things,
+        places,
+        {place: frozenset(kinds) for place, kinds in fits.items()},
+        inside,
+        start=starts[0],
+        opened=names_with("opened"),
+        states=states,
+        vessels={vessel: tuple(contents) for vessel, contents in vessels.items()},
     )
 
 

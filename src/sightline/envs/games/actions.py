@@ -51,7 +51,7 @@ def own_action_names(env: AnyEnv) -> tuple[tuple[str, ...], str]:
     They are taken from `action_names`, which is Sightline's; from `get_action_meanings()`, as Atari's environments have
     it; or from an enumeration `actions`, as MiniGrid's have it. Empty if there are none.
     """
-    names = tuple(attribute(env, "action_names"))
+    names = tuple(attribute(env, "action_names") or ())  # some environments set it to None
     if names:
         return names, "action_names"
     count = getattr(env.action_space, "n", None)
