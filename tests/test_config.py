@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import our_tasks
@@ -448,6 +448,8 @@ def test_modest_aliases_and_merged_keys_are_read() -> None:
 
 @settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=20))
+@example("\x85")
+@example(["two\u2028lines", "a\u2029b"])
 def test_what_was_dumped_is_read_as_yaml_reads_it(document: Any) -> None:
     assert read_yaml(write_yaml(document), "it") == document
 

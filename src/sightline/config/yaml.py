@@ -100,6 +100,14 @@ def _resolvers(inherited: dict[str, list[tuple[str, Any]]]) -> dict[str, list[tu
 class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _resolvers(yaml.SafeDumper.yaml_implicit_resolvers)
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        """Represent a text; one with a line break other than `\\n` in double quotes, which alone keep it."""
+        style = '"' if re.search("[\x85\u2028\u2029]", text) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
 
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers = _resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
