@@ -23,6 +23,7 @@ import pytest
 import torch
 
 import fork_server
+from changed import changed_parts
 from empty_plots import draw, leave_plots_empty
 from fork_server import ForkedProcess
 
@@ -98,10 +99,29 @@ THOROUGH = {
 """Files of tests that train, start processes or draw. All others are `quick`: `pytest -m quick` while working."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--in-full", action="store_true", help="also the long tests of parts that have not changed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever names files or tests means all of them. (Processes of xdist are told so by the option.)"""
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and config.args_source is pytest.Config.ArgsSource.ARGS:
+        config.option.in_full = True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem.removeprefix("test_") not in THOROUGH:
             item.add_marker("quick")
+    if config.option.in_full:
+        return
+    changed = changed_parts()
+    unchanged = [
+        item for item in items if any(mark.args[0] not in changed for mark in item.iter_markers("when_changed"))
+    ]
+    items[:] = [item for item in items if item not in set(unchanged)]
+    config.hook.pytest_deselected(items=unchanged)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -145,6 +145,7 @@ def test_upright_is_truer_the_nearer_to_the_vertical() -> None:
     assert (np.diff(shares) < 0).all()
 
 
+@pytest.mark.when_changed("pretraining")
 @pytest.mark.parametrize("size", [32, 64])
 def test_scenes(size: int) -> None:
     scenes = sample_scenes(120, size, np.random.default_rng(0))
@@ -176,6 +177,7 @@ def test_actions_that_ask_for_angles() -> None:
     assert np.abs(to_actions(model, np.full(17, 9.0))).max() == 1
 
 
+@pytest.mark.when_changed("pretraining")
 def test_a_few_updates_run_and_give_an_encoder(tmp_path: Path) -> None:
     train(tmp_path / "encoder", seed=3, updates=5, batch_size=24)
     encoder = load_encoder(f"local-dir:{tmp_path / 'encoder'}", device="cpu")

@@ -58,6 +58,7 @@ def test_a_corner_that_is_pulled_outwards_drags_the_cloth() -> None:
     assert points[:, 2].max() == cloth.RADIUS
 
 
+@pytest.mark.when_changed("pretraining")
 def test_quantities_are_what_the_tasks_measure() -> None:
     """Of states that the simulator made, and of those that were laid here."""
     folding = FoldCloth()
@@ -84,6 +85,7 @@ def test_quantities_are_what_the_tasks_measure() -> None:
         assert outside == pytest.approx(seen["spilled"], abs=2.5 / water.BALLS), "a heap may rise above the rim"
 
 
+@pytest.mark.when_changed("pretraining")
 def test_scenes_show_their_worlds() -> None:
     scenes = sample_scenes(60, 64, np.random.default_rng(0))
     assert scenes.frames.shape == (60, 64, 64, 3)
@@ -149,6 +151,7 @@ def test_words() -> None:
         assert all(set(re.findall(r"[a-z]+", sentence)) <= known for sentence in (*task.goal, *task.baseline))
 
 
+@pytest.mark.when_changed("pretraining")
 def test_a_few_updates_run_and_give_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pretraining.encoder.train.POOL", 64)
     train(tmp_path / "encoder", seed=3, updates=2, batch_size=16, worlds=WORLDS["deformables"])

@@ -67,6 +67,7 @@ def test_lessons_are_of_all_games_and_told_truly(some: list[Exercise]) -> None:
         assert reply.stated == lesson.facts and reply.action in names
 
 
+@pytest.mark.when_changed("pretraining")
 def test_lessons_of_rooms_are_shown_or_told_and_say_what_each_cell_shows(some_rooms: list[Exercise]) -> None:
     assert {(lesson.game, len(lesson.pictures)) for lesson in some_rooms} == {(g, n) for g in ROOMS for n in (0, 1)}
     for lesson in some_rooms:
@@ -156,6 +157,7 @@ def test_the_actions_show_no_skill() -> None:
     assert abs(right - wrong) < 0.12
 
 
+@pytest.mark.when_changed("pretraining")
 @pytest.mark.parametrize("game", GAMES)
 def test_every_action_and_rank_is_a_token(bundled: VLM, game: str) -> None:
     for lesson in islice(exercises(4, {game: 1.0}), 30):
@@ -206,6 +208,7 @@ def test_the_bundled_models_are_small_and_have_cards(name: str, games: dict[str,
     assert "not for science" in card and all(game in card for game in games)
 
 
+@pytest.mark.when_changed("pretraining")
 def test_the_second_model_sees_rooms_and_grids(rooms: VLM) -> None:
     for game in ("household", "babyai"):
         stream = exercises(training.HELD_OUT_SEED + 2, {game: 1.0})
@@ -222,6 +225,7 @@ def test_the_third_model_adds_up_hands(cards: VLM) -> None:
     assert _truthful(cards, shown, [tuple(np.full_like(p, 128) for p in one.pictures) for one in shown]) < 0.05
 
 
+@pytest.mark.when_changed("pretraining")
 def test_the_third_model_keeps_account_of_its_attempts(cards: VLM) -> None:
     """In most attempts at 24 every number is one that is left, every result is right, and so is what is left then."""
     shown = list(
@@ -297,6 +301,7 @@ def test_a_layer_that_looks_for_equals_changes_nothing_at_first_and_finds_them(r
     assert int(attention[again].argmax()) == first and float(attention[again, first]) > 0.3
 
 
+@pytest.mark.when_changed("pretraining")
 def test_training_lowers_the_loss_and_writes_what_loads(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     said: list[str] = []

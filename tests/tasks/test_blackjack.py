@@ -150,6 +150,7 @@ def test_advice_is_that_of_its_rule(player: str, dealer: str, best: str, as_deal
         assert table(player, dealer, advice=name).oracle() == action
 
 
+@pytest.mark.when_changed("tasks")
 def test_games_may_begin_anywhere() -> None:
     """With every value as often as with any other, beside each of the dealer's cards."""
     game, states, counts = Blackjack(starts="any", total=True), Counter[tuple[Hand, int]](), Counter[int]()
@@ -211,6 +212,7 @@ def win_rate(policy: Callable[[Blackjack], str], episodes: int, legacy: bool) ->
     return wilson(wins, episodes)
 
 
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize(("rule", "rate"), [(stand_always, 0.3807), (as_dealer, 0.4077), (most_wins, 0.4316)])
 def test_played_episodes_agree(rule: Rule, rate: float, legacy: bool) -> None:

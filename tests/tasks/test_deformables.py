@@ -50,10 +50,12 @@ def play(env: SoftBody, steps: int, seed: int, choose: Callable[[], np.ndarray])
     return rewards, success
 
 
+@pytest.mark.when_changed("tasks")
 def test_gymnasium_accepts_it(make: Callable[..., SoftBody]) -> None:
     check_env(make(), skip_render_check=True)
 
 
+@pytest.mark.when_changed("tasks")
 def test_the_script_succeeds_and_others_do_not(kind: str, make: Callable[..., SoftBody]) -> None:
     env, steps, rng = make(), ENVS[kind][1], np.random.default_rng(0)
     for seed in range(3):
@@ -72,12 +74,14 @@ HARDER: dict[str, list[dict[str, Any]]] = {
 }
 
 
+@pytest.mark.when_changed("tasks")
 def test_other_bodies_can_be_mastered_too(kind: str, make: Callable[..., SoftBody]) -> None:
     for options in HARDER[kind]:
         env = make(**options)
         assert play(env, ENVS[kind][1], 5, env.solution)[1], options
 
 
+@pytest.mark.when_changed("tasks")
 def test_equal_seeds_and_actions_give_equal_numbers(kind: str, make: Callable[..., SoftBody]) -> None:
     first, second = make(), make()
     seen = []
@@ -95,6 +99,7 @@ def test_equal_seeds_and_actions_give_equal_numbers(kind: str, make: Callable[..
     assert not np.array_equal(other, seen[0][0])
 
 
+@pytest.mark.when_changed("tasks")
 def test_a_state_can_be_taken_up_elsewhere(kind: str, make: Callable[..., SoftBody]) -> None:
     first, second = make(), make()
     first.reset(seed=3)
@@ -120,6 +125,7 @@ def test_fixed_starts_are_the_same_in_every_episode(make: Callable[..., SoftBody
         make(starts="often")
 
 
+@pytest.mark.when_changed("tasks")
 def test_physics_that_diverges_ends_the_episode(make: Callable[..., SoftBody]) -> None:
     env = make()
     env.reset(seed=0)
@@ -223,6 +229,7 @@ def test_balls_are_counted() -> None:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 def test_a_cloth_has_two_sides() -> None:
     env = FoldCloth(starts="fixed", render_mode="rgb_array")
@@ -246,6 +253,7 @@ def test_a_cloth_has_two_sides() -> None:
     env.close()
 
 
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 def test_what_moves_is_seen(kind: str, make: Callable[..., SoftBody]) -> None:
     env = make(render_mode="rgb_array", render_size=(96, 128))

@@ -99,6 +99,7 @@ def test_length_and_depth_have_bounds() -> None:
     assert value("(" * 25 + "1" + ")" * 25) is None
 
 
+@pytest.mark.when_changed("tasks")
 def test_deals_that_can_make_24() -> None:
     """566 of 715 with faces as 10, 1362 of 1820 with 11 to 13: known counts."""
     assert sum(solvable(cards, 24) for cards in itertools.combinations_with_replacement(range(1, 11), 4)) == 566
@@ -107,6 +108,7 @@ def test_deals_that_can_make_24() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(1, 10), min_size=4, max_size=4))
+@pytest.mark.when_changed("tasks")
 def test_a_deal_is_solvable_exactly_if_a_formula_is_found(numbers: list[int]) -> None:
     found = completion((), numbers, 24)
     assert (found is not None) == solvable(numbers, 24)

@@ -223,6 +223,7 @@ def test_a_long_number_line_stays_inside_its_picture() -> None:
 # --- EZPoints and Points24
 
 
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize(
     "make", [EZPoints, lambda: EZPoints(deals="pairs"), lambda: EZPoints(target=20, deals="pairs"), Points24]
 )
@@ -327,6 +328,7 @@ def test_legal_actions_follow_the_syntax() -> None:
         assert ez.legal_actions() == tuple(name for name in ez.action_names if name in legal.split())
 
 
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("make", [EZPoints, Points24])
 def test_who_acts_legally_closes_a_whole_formula(make: Callable[..., EZPoints | Points24]) -> None:
     game, rng = make(render_size=SMALL), np.random.default_rng(0)
@@ -383,6 +385,7 @@ def test_a_ten_of_ez_points_has_every_rank() -> None:
     assert {card.rank for _ in range(500) for card in game.deal()} == set(RANKS) - {"A"}
 
 
+@pytest.mark.when_changed("tasks")
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(BadInput, match="deals='all'"):
         EZPoints(deals="all")  # type: ignore[arg-type]
@@ -392,6 +395,7 @@ def test_bad_arguments_are_refused() -> None:
         Points24(target=100_000).reset(seed=0)
 
 
+@pytest.mark.when_changed("tasks")
 def test_deals_of_points24() -> None:
     legacy, solvable = Points24(legacy=True, render_size=SMALL), Points24(render_size=SMALL)
     won = 0
@@ -404,6 +408,7 @@ def test_deals_of_points24() -> None:
     assert low <= 0.731 <= high
 
 
+@pytest.mark.when_changed("tasks")
 def test_points_at_random_score_as_the_reference() -> None:
     for game, rate, episodes in (
         (EZPoints(legacy=True, render_size=SMALL), 0.0006, 2000),

@@ -294,6 +294,7 @@ def test_furniture_of_floor_plans_is_read(floor_plans_installed: Path) -> None:
     assert [name for name in places if name.startswith("drawer")] == ["drawer 2", "drawer 1"]
 
 
+@pytest.mark.when_changed("tasks")
 def test_more_rooms_to_train_in_are_none_of_those_held_out() -> None:
     def numbers(held_out: bool, rooms: int) -> set[int]:
         return {scene.number for scene in scenes(held_out, "pick_and_place_simple", False, "own", rooms)}
@@ -440,6 +441,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
 # -- the game -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("words", [True, False])
 def test_the_game_passes_the_checks_of_games(words: bool) -> None:
     maker = GameMaker("household", {"words": words})

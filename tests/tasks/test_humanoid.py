@@ -100,6 +100,7 @@ def test_blank_pictures_show_nothing() -> None:
     assert not frames.any()
 
 
+@pytest.mark.when_changed("tasks")
 def test_mixed_starts_are_in_any_posture_and_repeat() -> None:
     standing, mixed, again = (HumanoidVector(64, starts=starts) for starts in ("standing", "mixed", "mixed"))  # type: ignore[arg-type]
     first = {name: env.reset(seed=5)[0] for name, env in (("standing", standing), ("mixed", mixed), ("again", again))}
@@ -494,6 +495,7 @@ def test_software_opengl_is_named() -> None:
     assert is_software("llvmpipe (LLVM 15.0.6, 256 bits)") and not is_software("NVIDIA H100/PCIe/SSE2")
 
 
+@pytest.mark.when_changed("tasks")
 def test_without_opengl_one_line_says_so(sightline_process: Callable[..., Any], tmp_path: Path) -> None:
     """GLFW needs a display, and warns of its absence in many lines."""
     options = ("env_options.look=gl", "steps=64", "envs=2", "--run-dir", tmp_path / "run")
@@ -515,6 +517,7 @@ def test_the_first_picture_of_an_episode_is_lit_as_all_others() -> None:
     env.close()
 
 
+@pytest.mark.when_changed("tasks")
 def test_an_encoder_may_be_loaded_after_a_picture() -> None:
     """Two libraries with an LLVM each; the process would die if OpenGL's came first."""
     script = (
@@ -553,15 +556,17 @@ SMALL_SAC = (
 )
 
 
+KNEELING = ("goal=a humanoid robot kneeling", "baseline=a humanoid robot")
+
+
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("humanoid-kneeling-vlmrm", *SMALL_SAC),
-        ("humanoid-kneeling-one-gpu",),
-        ("env=Humanoid-v5", "goal=a humanoid robot kneeling", "baseline=a humanoid robot", *SMALL_SAC),
+        pytest.param(("humanoid-kneeling-vlmrm", *SMALL_SAC), id="vlmrm", marks=pytest.mark.when_changed("tasks")),
+        pytest.param(("humanoid-kneeling-one-gpu",), id="one GPU"),
+        pytest.param(("env=Humanoid-v5", *KNEELING, *SMALL_SAC), id="v5", marks=pytest.mark.when_changed("tasks")),
     ],
-    ids=lambda arguments: arguments[0],
 )
 def test_recipes_for_large_encoders_train_with_a_small_one(
     train_run: Callable[..., Path], arguments: tuple[str, ...]
@@ -583,7 +588,14 @@ RENDERING = (
 )
 
 
-@pytest.mark.parametrize("how", ["end", "interrupt", "crash"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "interrupt",
+        pytest.param("end", marks=pytest.mark.when_changed("tasks")),
+        pytest.param("crash", marks=pytest.mark.when_changed("tasks")),
+    ],
+)
 def test_nothing_is_left_of_a_run_that_renders(sightline_process: Callable[..., Any], tmp_path: Path, how: str) -> None:
     """No process, no shared memory, no temporary file; an OpenGL context ends with the process that has it."""
     temporary, run = tmp_path / "temporary", tmp_path / "run"

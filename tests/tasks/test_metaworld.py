@@ -69,6 +69,7 @@ def test_without_the_package_one_line_says_what_to_install() -> None:
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("task", TASKS)
 def test_the_seed_decides_everything(task: str) -> None:
     """Also after another episode in the same environment, and in another environment."""
@@ -97,6 +98,7 @@ def test_numpys_own_random_numbers_are_left_alone() -> None:
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("task", TASKS)
 def test_random_starts_fill_their_range_and_fixed_ones_do_not_move(task: str) -> None:
     places = {}
@@ -129,6 +131,7 @@ def test_fixed_starts_where_the_middle_is_not_allowed() -> None:
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("task", TASKS)
 def test_unfinished_episodes_are_brought_back_by_their_actions(task: str) -> None:
     maker = EnvMaker(METAWORLD_ID, {"task": task}, episode_steps=40, render=False)
@@ -147,6 +150,7 @@ def test_unfinished_episodes_are_brought_back_by_their_actions(task: str) -> Non
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.filterwarnings("ignore:.*Box observation space.*")
 @pytest.mark.parametrize("task", TASKS)
 def test_gymnasiums_checker_is_content(task: str) -> None:
@@ -209,6 +213,7 @@ def test_a_drawer_that_is_all_the_way_out_is_open(opening: float, expected: bool
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("task", TASKS)
 def test_chance_does_not_succeed(task: str) -> None:
     env = make(task)
@@ -237,6 +242,7 @@ def expert_success(task: str, seeds: range) -> Iterator[bool]:
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.filterwarnings("ignore:Constant")
 @pytest.mark.parametrize("task", TASKS)
 def test_an_expert_succeeds_from_random_starts(task: str) -> None:
@@ -279,6 +285,7 @@ ASKEW = View((0.05, 0.7, 0.05), 0.9, -35, -40, 50.0)
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.parametrize("view", [VIEWS["sweep-into"], ASKEW, View((0, 0.7, 0), 0.8, 140, -60)])
 def test_pictures_are_upright_and_unmirrored(view: View) -> None:
@@ -294,6 +301,7 @@ def test_pictures_are_upright_and_unmirrored(view: View) -> None:
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 def test_meta_worlds_own_cameras_are_turned_upright() -> None:
     """Mounted upside down or not, what lies higher is drawn higher, and the cube is seen."""
@@ -354,6 +362,7 @@ def test_published_starts_are_always_the_same(task: str, hand: Any, thing: Any) 
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.parametrize("task", TASKS)
 def test_hiding_the_robot_changes_the_picture_and_nothing_else(task: str) -> None:
@@ -376,6 +385,7 @@ def test_hiding_the_robot_changes_the_picture_and_nothing_else(task: str) -> Non
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 @pytest.mark.parametrize("task", TASKS)
 def test_our_cameras_see_the_object_and_its_target_wherever_they_stand(task: str) -> None:
@@ -399,6 +409,7 @@ def test_our_cameras_see_the_object_and_its_target_wherever_they_stand(task: str
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 def test_pictures_are_made_as_asked() -> None:
     pictures = {}
@@ -421,6 +432,7 @@ def test_pictures_are_made_as_asked() -> None:
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.usefixtures("opengl")
 def test_frames_of_several_environments_at_once() -> None:
     """Each has an OpenGL context of its own, and they do not get in each other's way."""
@@ -458,6 +470,7 @@ def test_an_action_that_is_held_is_the_same_action_again_and_again() -> None:
 
 
 @needs_metaworld
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

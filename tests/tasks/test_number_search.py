@@ -129,6 +129,7 @@ def test_a_move_beside_the_plan_ends_it() -> None:
         assert game.thoughts() == thoughts, "equal seeds give equal thoughts"
 
 
+@pytest.mark.when_changed("tasks")
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_fewer_later_turns_are_demonstrated(share: float) -> None:
     settings = WarmStart(explore=0.0, later_turns=share)

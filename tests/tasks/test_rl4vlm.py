@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("game", ["numberline", "household"])
+@pytest.mark.parametrize("game", ["numberline", pytest.param("household", marks=pytest.mark.when_changed("tasks"))])
 def test_they_train_a_model_of_that_class(
     game: str, model: Path, sightline: Callable[..., Finished], tmp_path: Path
 ) -> None:
