@@ -12,6 +12,7 @@ from sightline.errors import RunFailed
 from sightline.runs.checkpoints import MANIFEST, CheckpointStore
 from sightline.runs.files import write_atomically
 from sightline.runs.folder import RunFolder
+from sightline.runs.lease import LEASE, LeaseLost, take_lease
 
 
 def save(store: CheckpointStore, step: int, content: str) -> None:
@@ -86,6 +87,52 @@ def test_a_full_disk_while_replacing_a_step_leaves_the_old_one(store: Checkpoint
     with pytest.raises(RunFailed):
         write_until(OSError(errno.ENOSPC, "No space left on device"), store, 300)
     assert read(store) == (300, "300")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")], ids=repr)
+@pytest.mark.parametrize("renames", [0, 1])
+def test_the_only_checkpoint_outlives_an_interruption_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, renames: int
+) -> None:
+    """Also between the moment when it gives up its name, and that when the new one has it."""
+    store = CheckpointStore(RunFolder(tmp_path), "step", keep=1)
+    save(store, 100, "old")
+    rename, calls = Path.rename, []
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if len(calls) == renames:
+            raise error
+        calls.append(target)
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        with pytest.raises((RunFailed, KeyboardInterrupt)):
+            save(store, 100, "new")
+    assert read(store) == (100, "old")
+    save(store, 100, "newer")
+    assert read(store) == (100, "newer")
+    assert names(tmp_path) == ["step-000000000100"]
+
+
+def test_a_writer_that_was_replaced_while_it_wrote_publishes_nothing(tmp_path: Path) -> None:
+    """Where the file system has no locks, the lease alone tells."""
+    lease = take_lease(tmp_path)
+    try:
+        store = CheckpointStore(RunFolder(tmp_path, lease), "step", keep=1)
+        save(store, 100, "ours")
+
+        def save_late() -> None:
+            with store.writing(200) as folder:
+                (folder / "policy.safetensors").write_text("late")
+                document = json.loads((tmp_path / LEASE).read_text())
+                (tmp_path / LEASE).write_text(json.dumps(document | {"id": "another"}))
+
+        with pytest.raises(LeaseLost):
+            save_late()
+        assert names(tmp_path) == ["step-000000000100"]
+    finally:
+        lease.release()
 
 
 def test_any_other_error_leaves_earlier_checkpoints_whole(store: CheckpointStore) -> None:

@@ -51,9 +51,10 @@ def run_to_resume(name: str, recipe: Recipe) -> RunFolder:
     for run in runs:
         with contextlib.suppress(BadInput):  # damaged, or of a plug-in that is not installed
             # A key that the run lacks is of a learner or reward that was left open, and chosen when the run began.
-            own_keys = leaves(run.recipe())
+            before = run.recipe()
+            own_keys = leaves(before)
             keys = [key for key in filled_keys(recipe) if key in own_keys and key != "steps"]
-            if not recipe_changes(run, recipe, keys):
+            if not recipe_changes(before, recipe, keys):
                 return run
     return runs[0]
 
@@ -78,10 +79,8 @@ def resumed_recipe(
     agreed: list[str] = []
     if not own:
         # Code that the user's own recipe names, too, is the user's.
-        own_keys = leaves(recipe)
-        keys = [key for key in leaves(run.recipe()) if key in own_keys]
-        changed = {change.key for change in recipe_changes(run, recipe, keys)}
-        agreed = [key for key in keys if key not in changed]
+        own_values = leaves(recipe)
+        agreed = [key for key, value in leaves(run.recipe()).items() if key in own_values and own_values[key] == value]
     resumed = run.trusted_recipe(trust, [*stated_keys, *agreed])
     if more_steps is None:
         return resumed

@@ -389,9 +389,15 @@ class RunSession:
         at its end, so that all of them find the checkpoint whole when they go on."""
         if self._leads:
             with store.writing(step, shared_files) as folder:
+                self._wait_for_all()  # the others begin when there is a folder: where there is none, they end in a line
                 yield folder
         else:
+            self._wait_for_all()
             yield None
+        self._wait_for_all()
+
+    def _wait_for_all(self) -> None:
+        """Wait until all processes are here."""
         self._in_any(False)  # the answer does not matter: no process gets it before all have asked
 
     def log(self, step: int, values: Mapping[str, float | None]) -> None:
@@ -412,7 +418,10 @@ class RunSession:
             self.run.write_json(name, dict(document))
 
     def single_checkpoint(self, kind: str) -> contextlib.AbstractContextManager[Path | None]:
-        """As `checkpoint`, for a kind of which a run has one, such as the policy before RL."""
+        """Context in which the checkpoint of a kind is written of which a run has one, such as the policy before RL.
+
+        All processes enter it. It holds what is written within it alone, not the session's state.
+        """
         return self._writing(CheckpointStore(self.run, kind, 1), 0)
 
     def find_single_checkpoint(self, kind: str) -> Path | None:

@@ -415,7 +415,7 @@ def _check_same_recipe(cell: GridCell, incomplete: Recipe) -> None:
         return
     # What the recipe leaves open was filled in when the run began, perhaps on another machine.
     keys = [key for key in filled_keys(incomplete) if key != "description"]
-    changes = recipe_changes(RunFolder(cell.path), cell.recipe, keys)
+    changes = recipe_changes(RunFolder(cell.path).recipe(), cell.recipe, keys)
     if changes:
         first = changes[0]
         raise BadInput(
@@ -594,7 +594,7 @@ def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: C
         with StopRequests() as stop:
             try:
                 while sweeping.waiting or sweeping.running or sweeping.foreign:
-                    # Cells that others write count, too: they use this machine's cores as much.
+                    # Cells that others write count, too: they mostly use this machine's cores.
                     while sweeping.waiting and len(sweeping.running) + len(sweeping.foreign) < processes:
                         sweeping.start_next()
                     time.sleep(_POLL)

@@ -152,18 +152,18 @@ def _fitting(learner: AutoLearner, actions: spaces.Space[Any]) -> LearnerConfig:
     Raises:
         BadInput: a key was set that PPO does not have.
     """
-    stated_keys = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
+    values = learner.model_dump(exclude_unset=True, exclude_none=True, exclude={"algorithm"})
     if isinstance(actions, spaces.Box):
-        return SACLearner(**stated_keys)
+        return SACLearner(**values)
     if combinations(actions) <= COMBINATIONS or isinstance(actions, spaces.Discrete):
-        return DQNLearner(**stated_keys)
-    foreign = [name for name in stated_keys if name not in PPOLearner.model_fields]
+        return DQNLearner(**values)
+    foreign = [name for name in values if name not in PPOLearner.model_fields]
     if foreign:
         raise BadInput(
             f"learner.{foreign[0]} is no key of PPO, by which several choices at once ({actions}) are learned; leave "
             "it out"
         )
-    return PPOLearner(**stated_keys)
+    return PPOLearner(**values)
 
 
 def _shapes_of(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> EnvironmentShapes:

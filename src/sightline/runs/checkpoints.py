@@ -22,7 +22,7 @@ import psutil
 
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.runs.files import read_document, write_document
-from sightline.runs.folder import RunFolder
+from sightline.runs.folder import REPLACED, RunFolder
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*){0,3}")
@@ -119,6 +119,7 @@ class CheckpointStore:
         """
         final = self._folder / f"{self._kind}-{step:012d}"
         temporary = self._folder / f".writing-{final.name}"
+        replaced = self._folder / f"{REPLACED}{final.name}"
         with self._run.writing():
             # What a process left that was killed while it wrote this checkpoint.
             shutil.rmtree(temporary, ignore_errors=True)
@@ -131,8 +132,12 @@ class CheckpointStore:
                     flush(file)
                 digests = {str(file.relative_to(temporary)): digest(file) for file in files}
                 write_document(temporary / MANIFEST, {"files": digests, "shared": dict(shared)})
+                self._run.check_owned()
                 # All is on disk by now, so after a crash the checkpoint is there whole, or not at all.
-                shutil.rmtree(final, ignore_errors=True)
+                if final.exists():
+                    # The step was saved before the run was resumed: that one stays until the new one has its name.
+                    shutil.rmtree(replaced, ignore_errors=True)
+                    final.rename(replaced)
                 temporary.rename(final)
                 flush_folder(self._folder)
             except BaseException as error:
@@ -143,6 +148,7 @@ class CheckpointStore:
                     f"checkpoint {step} could not be written ({error.strerror or error}); earlier checkpoints in "
                     f"{self._folder} are intact: free some space, then resume with --resume"
                 ) from error
+            shutil.rmtree(replaced, ignore_errors=True)
             # Later checkpoints were skipped as damaged, or belong to steps that are being repeated: remove them too.
             others = [checkpoint for checkpoint in self.all() if checkpoint.path != final]
             older = [checkpoint for checkpoint in others if checkpoint.step < step]
@@ -181,8 +187,12 @@ class CheckpointStore:
     def all(self) -> Iterator[Checkpoint]:
         """Iterate over all checkpoints, newest first, damaged or not."""
         pattern = re.compile(re.escape(self._kind) + r"-(\d{12})")
-        for path in sorted(self._folder.glob(f"{self._kind}-*"), reverse=True):
-            match = pattern.fullmatch(path.name)
+        folders = {path.name: path for path in self._folder.glob(f"{self._kind}-*")}
+        for path in self._folder.glob(f"{REPLACED}{self._kind}-*"):
+            # A process was killed before the new checkpoint had its name.
+            folders.setdefault(path.name.removeprefix(REPLACED), path)
+        for name, path in sorted(folders.items(), reverse=True):
+            match = pattern.fullmatch(name)
             if match is not None and path.is_dir() and not path.is_symlink():
                 yield Checkpoint(path, int(match[1]), self._run.replay)
 

@@ -146,8 +146,8 @@ def write_atomically(path: Path, content: bytes | Iterable[bytes]) -> None:
         content: all of it, or its parts one after the other.
     """
     parts = [content] if isinstance(content, bytes) else content
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
     # The name holds process and thread, so that no two writers of the same file meet.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.writing")
     try:
         with temporary.open("wb") as file:
             file.writelines(parts)

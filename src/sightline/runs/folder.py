@@ -37,6 +37,8 @@ TRAJECTORIES = "trajectories"
 """Folder of an agent's recorded episodes."""
 PICTURES = "pictures"
 """Folder of their pictures inside it."""
+REPLACED = ".replaced-"
+"""Prefix of a checkpoint that is written once more, until the new one has its name."""
 PACKAGES = ("sightline", "torch", "gymnasium", "stable-baselines3", "open-clip-torch", "transformers", "numpy")
 _BEFORE_RECIPE = ("run.json", "versions.json", "command.txt")
 """Files of a new run that are written before its recipe."""
@@ -152,6 +154,15 @@ class RunFolder:
             check_plain(self.path)
             check_trusted(recipe, self.path, stated_keys, asks)
         return recipe
+
+    def check_owned(self) -> None:
+        """Refuse to publish what took long to write, if another process has taken over the folder meanwhile.
+
+        Raises:
+            LeaseLost: it has.
+        """
+        if self.lease is not None:
+            self.lease.check()
 
     def writing(self) -> AbstractContextManager[None]:
         """Context that holds the lock of the folder during a write.
@@ -283,8 +294,12 @@ def claim_folder(path: Path) -> Lease:
 
 def _remove_half_written(path: Path) -> None:
     """Remove what processes that were killed had not written to the end."""
-    for folder in (path / "checkpoints").glob(".writing-*"):
+    checkpoints = path / "checkpoints"
+    for folder in checkpoints.glob(".writing-*"):
         shutil.rmtree(folder, ignore_errors=True)
+    for folder in checkpoints.glob(f"{REPLACED}*"):
+        if (checkpoints / folder.name.removeprefix(REPLACED)).exists():  # else it is still needed
+            shutil.rmtree(folder, ignore_errors=True)
     for pattern in ("**/.*.writing", ".*.clock", "videos/.*.part.mp4"):
         for file in path.glob(pattern):
             # Pages are written by anybody; labels by whoever asks. Those name their process.
@@ -419,8 +434,8 @@ class RecipeChange:
     now: Any
 
 
-def recipe_changes(run: RunFolder, recipe: Recipe, keys: Iterable[str]) -> list[RecipeChange]:
-    """Compare a recipe with that of a run.
+def recipe_changes(before: Recipe, recipe: Recipe, keys: Iterable[str]) -> list[RecipeChange]:
+    """Compare a recipe with that of a run, `before`.
 
     Args:
         keys: the keys to compare, in this order, as `learner.gamma`; those that `recipe` lacks are passed over.
@@ -428,9 +443,11 @@ def recipe_changes(run: RunFolder, recipe: Recipe, keys: Iterable[str]) -> list[
     Returns:
         The keys whose values differ.
     """
-    before = leaves(run.recipe())
+    earlier = leaves(before)
     now = leaves(recipe)
-    return [RecipeChange(key, before.get(key), now[key]) for key in keys if key in now and before.get(key) != now[key]]
+    return [
+        RecipeChange(key, earlier.get(key), now[key]) for key in keys if key in now and earlier.get(key) != now[key]
+    ]
 
 
 def filled_keys(recipe: Recipe) -> list[str]:
@@ -457,7 +474,7 @@ def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> in
     prefixes = tuple(f"{key}." for key in keys)
     leaves_to_compare = [leaf for leaf in leaves(recipe) if leaf in keys or leaf.startswith(prefixes)]
     longer = None
-    for change in recipe_changes(run, recipe, leaves_to_compare):
+    for change in recipe_changes(run.recipe(), recipe, leaves_to_compare):
         if change.key != "steps":
             raise BadInput(
                 f"'{run.path}' was started with {change.key}={change.before!r}, not {change.now!r}; a resumed run "

@@ -84,18 +84,26 @@ class Lease:
                 yield
                 return
             with _locked(self._folder):
-                holder = _holder(self._folder)
-                if holder is None or holder.get("id") != self._id:
-                    who = _describe(holder) if holder else "no process"
-                    raise LeaseLost(
-                        f"'{self._folder}' now belongs to {who}, as this process did not renew its lease in time; it "
-                        "writes nothing more"
-                    )
+                self.check()
                 self._depth += 1
                 try:
                     yield
                 finally:
                     self._depth -= 1
+
+    def check(self) -> None:
+        """Refuse to write if another process has taken over.
+
+        Raises:
+            LeaseLost: it has.
+        """
+        holder = _holder(self._folder)
+        if holder is None or holder.get("id") != self._id:
+            who = _describe(holder) if holder else "no process"
+            raise LeaseLost(
+                f"'{self._folder}' now belongs to {who}, as this process did not renew its lease in time; it "
+                "writes nothing more"
+            )
 
     def release(self) -> None:
         """Release the lease; calling it again changes nothing."""
