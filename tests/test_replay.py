@@ -423,3 +423,21 @@ def test_relabelling_needs_embeddings_of_the_same_encoder(bundled: Any, encoder_
     with pytest.raises(BadInput, match="different encoders"):
         relabel_with_words(make(4, feature_shape=(16,)), words)
     assert relabel_with_words(make(4, feature_shape=(128,)), words).shape == (0, ENVS)
+
+
+@pytest.mark.parametrize("combine", ["mean", "min"])
+def test_several_views_are_relabelled_as_they_are_scored(
+    bundled: Any, frames_of: Callable[..., np.ndarray], combine: Any
+) -> None:
+    words = ZeroShotReward(**FIRST, encoder=bundled, views=2, combine=combine)
+    buffer = make(4, feature_shape=(256,))
+    scorer = RewardWorker(buffer, words)
+    frames = frames_of(2 * ENVS, 64, 128).reshape(2, ENVS, 64, 128, 3)
+    for step in range(2):
+        add(buffer, step)
+        scorer.end_of_chunk(clip_of(frames[step : step + 1]))
+    scorer.close()  # the last chunk stays uncommitted
+    other = ZeroShotReward(**OTHERS[1], encoder=bundled, views=2, combine=combine)
+    np.testing.assert_allclose(relabel_with_words(buffer, other)[0], other(frames[0]), rtol=0, atol=1e-3)
+    with pytest.raises(BadInput, match="256 numbers and the words' 128: they come from different encoders"):
+        relabel_with_words(buffer, ZeroShotReward(**FIRST, encoder=bundled))

@@ -58,9 +58,11 @@ def relabel_with_words(buffer: CommittedReplayBuffer, model: ZeroShotReward) -> 
     """
     if buffer.features is None:
         raise BadInput("this replay buffer keeps no embeddings; collect with reward.keep_embeddings=true")
-    if buffer.features.shape[2:] != model.head.goal.shape:
+    # The embeddings of a frame's views lie one behind the other.
+    expected = (model.views * len(model.head.goal),)
+    if buffer.features.shape[2:] != expected:
         raise BadInput(
-            f"the buffer's embeddings have {buffer.features.shape[-1]} numbers and the words' {len(model.head.goal)}: "
+            f"the buffer's embeddings have {buffer.features.shape[-1]} numbers and the words' {expected[0]}: "
             "they come from different encoders"
         )
     return relabel(buffer, model)
