@@ -399,6 +399,16 @@ def test_a_reward_learned_from_preferences(
     assert result_of(part) == result_of(run)
 
 
+def test_a_reward_that_changes_leaves_it_known_that_episodes_are_terminated(
+    train: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Else the mean of the new reward would be subtracted until the next episode is."""
+    run = train(*PREFERENCES, "env=small_envs:Clock", "checkpoints.keep=9")
+    scale = session_of(cut(run, tmp_path / "part"))["scale"]
+    assert scale["count"] == 0, "the checkpoint comes right after a lesson"
+    assert scale["terminates"]
+
+
 def test_kill_nine_and_resume(train: Callable[..., Path], sightline: Sightline, tmp_path: Path) -> None:
     arguments = ("cartpole", "learner.algorithm=PPO", "steps=2048", "learner.frames_every=2")
     run = tmp_path / "killed"

@@ -221,7 +221,7 @@ class OnPolicyTrainer(ControlTrainer):
         """Measure the scale of the new rewards, and begin the values anew. No transition is stored, so there is nothing
         to relabel, and nothing to make `update.updates` from."""
         if update.relabel or update.reset_critic:
-            self._scale = RewardScale()
+            self._scale.begin_anew()
         if update.reset_critic:
             with random_states_kept():
                 reset_values(self.model, self._untrained())

@@ -71,6 +71,12 @@ class RewardScale:
             scale = self.deviation
         return np.asarray((rewards - shift) / scale, np.float32)
 
+    def begin_anew(self) -> None:
+        """Forget the rewards, but not that an episode was terminated: other rewards leave the environment as it is."""
+        self.count = 0
+        self.mean = 0.0
+        self.deviation = 0.0
+
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
         return dict(vars(self))
