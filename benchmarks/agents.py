@@ -57,7 +57,7 @@ import torch
 import transformers
 
 from blackjack_rules import best_reward, odds_of, stand_always
-from running import keep, sightline
+from running import keep, loaded, sightline, sized
 from sightline.agents.agent_setup import AgentSetup, build
 from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.engines.engine import SingleProcess
@@ -70,7 +70,7 @@ from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.sharing import gather_episodes
 from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.config.bundled import bundled_recipes
-from sightline.config.loading import for_agent, load_recipe
+from sightline.config.loading import for_agent
 from sightline.config.recipe import AgentRecipe
 from sightline.envs.games.contract import Game
 from sightline.evaluation.seeds import EvalSeeds, make_panel
@@ -88,7 +88,7 @@ from sightline_tasks.games.points import INVALID
 
 FILE = "agents.json"
 GAMES = ("numberline", "ezpoints", "points24", "blackjack")
-ROUNDS = 5
+ROUNDS = sized(5, 1)
 
 
 def command_of(game: str, overrides: Sequence[str] = ()) -> list[str]:
@@ -99,9 +99,7 @@ def command_of(game: str, overrides: Sequence[str] = ()) -> list[str]:
 
 def recipe_of(game: str, overrides: Sequence[str] = ()) -> AgentRecipe:
     """The recipe that the command means, complete."""
-    first, *others = command_of(game, overrides)
-    is_name = "=" not in first
-    return resolve(for_agent(load_recipe(first if is_name else None, others if is_name else [first, *others])))
+    return resolve(for_agent(loaded(*command_of(game, overrides))))
 
 
 def how_it_was_run() -> dict[str, str]:
@@ -164,15 +162,15 @@ def _solved_kinds(run: dict[str, Any]) -> float:
 
 def learn(game: str, seeds: Sequence[int], overrides: Sequence[str], per_run: int, folder: Path) -> None:
     """Part `learn`."""
-    command = ["sweep", *command_of(game, overrides), "--per-run", str(per_run)]
-    runs = [_learned(game, seed, command, folder / game / str(seed)) for seed in seeds]
+    command = command_of(game, overrides)
+    runs = [_learned(game, seed, command, per_run, folder / game / str(seed)) for seed in seeds]
     wishes = WISHES.get(game, {})
     met = {name: [bool(wish(run)) for run in runs] for name, wish in wishes.items()}
     for name, each in met.items():
         print(f"{name}: {sum(each)} of {len(each)} seeds")
     mean = float(np.mean([run["after"]["success_rate"] for run in runs]))
     found = {
-        "train": shlex.join(["sightline", *command]),
+        "train": shlex.join(["sightline", "sweep", *command, "--per-run", str(per_run)]),
         "seeds": list(seeds),
         "mean_success_rate": mean,
         "met": met,
@@ -183,11 +181,12 @@ def learn(game: str, seeds: Sequence[int], overrides: Sequence[str], per_run: in
     keep(FILE, game, how_it_was_run() | found)
 
 
-def _learned(game: str, seed: int, command: Sequence[str], folder: Path) -> dict[str, Any]:
+def _learned(game: str, seed: int, command: Sequence[str], per_run: int, folder: Path) -> dict[str, Any]:
     """One whole command, or the run that it left before: how long it took, and what came out."""
     began = time.monotonic()
     # a range of one number is the list that a sweep asks for
-    (cell,) = sightline(*command, f"seed={seed}..{seed}", "--run-dir", str(folder))["cells"]
+    told = ["sweep", *command, f"seed={seed}..{seed}", "--per-run", str(per_run), "--run-dir", str(folder)]
+    (cell,) = sightline(*told)["cells"]
     seconds = time.monotonic() - began
     run_folder = RunFolder(Path(cell["run"]))
     result = json.loads((run_folder.path / "result.json").read_text())
@@ -769,7 +768,7 @@ def main() -> None:
     parts = parser.add_subparsers(dest="part", required=True)
     learning = parts.add_parser("learn", help="whole training commands")
     learning.add_argument("--game", required=True, choices=GAMES)
-    learning.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    learning.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2, 3, 4], [0]))
     learning.add_argument("--overrides", nargs="*", default=[], metavar="KEY=VALUE")
     learning.add_argument("--per-run", type=int, default=1, help="processes of a run")
     learning.add_argument("--folder", type=Path, default=Path("runs/learn"), help="where the runs go")
@@ -777,7 +776,9 @@ def main() -> None:
     timing = parts.add_parser("speed", help="ours against the published way")
     timing.add_argument("--rounds", type=int, default=ROUNDS)
     timing.add_argument("--games", nargs="+", choices=GAMES, default=["numberline", "ezpoints"])
-    timing.add_argument("--published-steps", type=int, default=128, help="steps of the published way in a round")
+    timing.add_argument(
+        "--published-steps", type=int, default=sized(128, 4), help="steps of the published way in a round"
+    )
     sending = parts.add_parser("sent", help="bytes between processes")
     sending.add_argument("--games", nargs="+", choices=GAMES, default=["numberline", "ezpoints"])
     arguments = parser.parse_args()

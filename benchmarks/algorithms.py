@@ -23,7 +23,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from running import folder_of, keep, kept, percent, sightline
+from running import folder_of, keep, kept, percent, sightline, sized
 from sightline.models.device import available_cores
 from sightline.runs.folder import RunFolder
 from sightline.runs.metrics import read_metrics
@@ -32,6 +32,7 @@ FILE = "algorithms.json"
 EPISODES = {"numberline": 64, "ezpoints": 256}
 """Episodes between two updates, those of the recipes."""
 GROUP = 8
+SEEDS = sized("seed=0..2", "seed=0..0")
 LEARNED = 0.95
 ROWS: dict[str, tuple[str, ...]] = {
     "ppo": ("algorithm.kind=ppo",),
@@ -60,7 +61,7 @@ def arguments_of(game: str, row: str) -> tuple[str, ...]:
     alone = algorithm[0].rpartition("=")[2] in ("ppo", "reinforce", "reinforce_plus_plus")
     group = 1 if alone else GROUP
     shape = (f"algorithm.group={group}", f"rollouts.tasks={EPISODES[game] // group}")
-    return (game, "seed=0..2", *algorithm, *shape, "evaluation.test_episodes=100")
+    return (game, SEEDS, *algorithm, *shape, "evaluation.test_episodes=100")
 
 
 def measure(game: str, row: str, folder: Path) -> list[dict[str, Any]]:

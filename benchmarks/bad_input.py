@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import bad_lines
-from running import keep
+from running import keep, sized
 
 KINDS = ("refused rightly", "failed rightly", "valid after all", "accepted", "hangs", "traceback", "raw name", "other")
 
@@ -37,12 +37,12 @@ def kind_of(ended: bad_lines.Ended) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--show", action="store_true")
-    parser.add_argument("--alone", type=int, default=20)
+    parser.add_argument("--alone", type=int, default=sized(20, 2))
     parser.add_argument("words", nargs="*")
     arguments = parser.parse_args()
-    lines = [
-        each for each in bad_lines.all_lines() if not arguments.words or any(w in str(each) for w in arguments.words)
-    ]
+    words = arguments.words
+    lines = [each for each in bad_lines.all_lines() if not words or any(word in str(each) for word in words)]
+    lines = lines[:: sized(1, 20)]
     again = lines[:: max(len(lines) // arguments.alone, 1)] if arguments.alone else []
     lines += [dataclasses.replace(each, alone=True) for each in again if not each.alone]
     counts: dict[str, Counter[str]] = {}

@@ -32,10 +32,10 @@ import numpy as np
 from agents import played_by_rule
 from asking import asked, replies
 from blackjack_rules import from_14, odds_of, odds_of_shares
-from running import keep, kept
+from running import keep, kept, loaded, sized
 from sightline.agents.resolving import game_maker, played_game
 from sightline.agents.types import same_text
-from sightline.config.loading import for_agent, load_recipe
+from sightline.config.loading import for_agent
 from sightline.evaluation.seeds import make_panel
 from sightline_tasks.games.blackjack import HANDS, HIT, STAND, Hand, Rule, against_a_ten, as_dealer, hand_of, most_wins
 from sightline_tasks.games.cards import RANKS, Card, any_suit
@@ -75,7 +75,7 @@ def dealt(pictures: int, chance: np.random.Generator) -> list[tuple[Spot, list[C
 
 def shares_of_hits(model: str, pictures: int) -> tuple[dict[Spot, float], float]:
     """Share of greedy replies that hit, and the share of all replies with a fact that is not true."""
-    recipe = for_agent(load_recipe("blackjack"))
+    recipe = for_agent(loaded("blackjack"))
     game: Any = game_maker(recipe)()
     inner = game.unwrapped
     game.reset(seed=0)
@@ -107,7 +107,7 @@ def table(shares: Mapping[Spot, float]) -> str:
 
 def won(rule: Rule) -> dict[str, float]:
     """How often a rule wins: exactly, and of the games of the recipe's test panel."""
-    recipe = for_agent(load_recipe("blackjack"))
+    recipe = for_agent(loaded("blackjack"))
     panel = make_panel("test", played_game(recipe), recipe.evaluation.test_episodes)
     played = played_by_rule(game_maker(recipe)(), panel, lambda game: game.follow(rule))
     return {"exactly": odds_of(rule).win, "panel": played["success_rate"]}
@@ -129,7 +129,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["model", "rules"])
     parser.add_argument("--model", nargs="+", default=["bundled-cards"], help="names or folders")
-    parser.add_argument("--pictures", type=int, default=3, help="of each hand beside each of the dealer's cards")
+    parser.add_argument(
+        "--pictures", type=int, default=sized(3, 1), help="of each hand beside each of the dealer's cards"
+    )
     given = parser.parse_args()
     if "rules" in given.parts:
         keep(FILE, "rules", found := {name: won(rule) for name, rule in RULES.items()})

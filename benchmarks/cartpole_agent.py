@@ -19,8 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import keep
+from running import keep, sightline, sized
 from sightline.evaluation.statistics import wilson
 from sightline.models.device import available_cores
 from sightline.runs.folder import RunFolder
@@ -39,20 +37,18 @@ from sightline_tasks.control.cartpole import CartPole
 FILE = "cartpole_agent.json"
 RECIPE = "cartpole-agent"
 SWEEPS = {
-    "balance": ("seed=0..2",),
+    "balance": (sized("seed=0..2", "seed=0..0"),),
     "edges": ("goal='the cart at the right edge','the cart at the left edge'", "baseline=pole and cart", "seed=0"),
 }
 LAST_TURNS = 20
 KEPT = ("success_rate", "ci_low", "ci_high", "return", "reward", "truthful_replies", "unparsable", "episodes", "panel")
-EPISODES, TURNS = 100, 100
+EPISODES, TURNS = sized(100, 2), 100
 
 
 def learn(name: str, folder: Path) -> dict[str, Any]:
     """Train what a sweep asks for, and read off what came of it."""
-    command = [sys.executable, "-m", "sightline", "sweep", RECIPE, *SWEEPS[name], "--run-dir", str(folder / name)]
-    cells = json.loads(subprocess.run([*command, "--json"], stdout=subprocess.PIPE, check=True).stdout)["cells"]
     found = {}
-    for cell in cells:
+    for cell in sightline("sweep", RECIPE, *SWEEPS[name], "--run-dir", str(folder / name))["cells"]:
         run = RunFolder(Path(cell["run"]))
         result = run.read_json("result.json") or {}
         numbers = {key: result[key] for key in KEPT} | {"seconds": round(result["seconds"])}

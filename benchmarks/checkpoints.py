@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from running import keep
+from running import keep, sized
 from sightline.control.replay import CommittedReplayBuffer
 from sightline.runs.archive import Archive
 from sightline.runs.checkpoints import CheckpointStore
@@ -111,8 +111,8 @@ def measure(kind: str, transitions: int, checkpoints: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transitions", type=int, default=200_000)
-    parser.add_argument("--checkpoints", type=int, default=10)
+    parser.add_argument("--transitions", type=int, default=sized(200_000, 2_000))
+    parser.add_argument("--checkpoints", type=int, default=sized(10, 2))
     arguments = parser.parse_args()
     results = {kind: measure(kind, arguments.transitions, arguments.checkpoints) for kind in KINDS}
     command = f"python benchmarks/checkpoints.py --transitions {arguments.transitions}"

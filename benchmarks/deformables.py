@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import keep, kept
+from running import keep, kept, sized
 from sightline.envs.rendering import opengl_renderer, prepare_rendering
 from sightline.evaluation.statistics import wilson
 from sightline_tasks.deformables.cloth import FoldCloth
@@ -119,8 +119,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["players", "speed"])
     parser.add_argument("--tasks", nargs="+", choices=ENVS, default=list(ENVS))
-    parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each task's steps")
+    parser.add_argument("--episodes", type=int, default=sized(100, 1))
+    parser.add_argument(
+        "--seconds", type=float, default=sized(20.0, 0.1), help="of processor time for each task's steps"
+    )
     given = parser.parse_args()
     prepare_rendering()
     known = kept(FILE, given.part).get("rows", {})

@@ -30,33 +30,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from running import keep, kept
+from running import LITTLE, keep, kept, sized
 
-RESULTS = "everybodys_environments.json"
+FILE = "everybodys_environments.json"
 PACKAGES = ("sightline.envs", "minigrid", "miniwob", "metaworld")
 """What `.[dev]` installs that registers environments, beside Gymnasium itself."""
 
 SECONDS = 600
 """Time limit of one id."""
-
-LITTLE: dict[str, Any] = {
-    "steps": 64,
-    "envs": 2,
-    "episode_steps": 16,
-    "videos": False,
-    "tensorboard": False,
-    "checkpoints.every": 64,
-    "evaluation.every": 64,
-    "evaluation.episodes": 2,
-    "evaluation.test_episodes": 2,
-    "learner.chunk": 8,
-    "learner.batch_size": 8,
-    "learner.learning_starts": 16,
-    "learner.gradient_steps": 1,
-    "learner.buffer_size": 256,
-    "learner.hidden": [16, 16],
-}
-"""Overrides that make a run of seconds: whether it runs is asked, not whether it learns."""
 
 TRAINED, FROM_STATES, REFUSED, FAILED = "trained from words", "trained from states", "refused", "FAILED"
 
@@ -265,12 +246,13 @@ def table(results: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--match", default="", help="regular expression that an id must hold")
-    parser.add_argument("--sample", type=int, help="so many ids, spread evenly")
+    parser.add_argument("--sample", type=int, default=sized(None, 2), help="so many ids, spread evenly")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--again", action="store_true", help="try those as well that have a result")
+    again = sized(False, True)
+    parser.add_argument("--again", action="store_true", default=again, help="try those as well that have a result")
     parser.add_argument("--table", action="store_true", help="print what was found so far")
     said = parser.parse_args()
-    results = kept(RESULTS, "ids")
+    results = kept(FILE, "ids")
     if said.table:
         print(table(results))
         return
@@ -284,7 +266,7 @@ def main() -> None:
     for env_id, outcome in outcomes(wanted, said.jobs):
         print(f"{outcome.verdict:20} {outcome.seconds:6.1f} s  {env_id}  {outcome.line}", flush=True)
         results[env_id] = asdict(outcome)
-        keep(RESULTS, "ids", {name: results[name] for name in sorted(results) if name in known}, said.jobs)
+        keep(FILE, "ids", {name: results[name] for name in sorted(results) if name in known}, said.jobs)
     print(table(results))
 
 

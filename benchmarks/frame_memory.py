@@ -23,6 +23,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from running import at_size
+
 HERE = Path(__file__).resolve()
 GOAL = "goal=a bright picture"
 POLICY = (
@@ -72,10 +74,11 @@ class Bright(gymnasium.Env[np.ndarray, np.int64]):
 
 
 def peak(arguments: list[str]) -> float:
-    """Peak of the memory of a command, in MB."""
+    """Peak of the memory of a training command, in MB."""
     # Of its children a process knows only the greatest peak so far: each command has a parent of its own.
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(HERE), "--measure", *arguments, f"--run-dir={folder}/run"]
+        told = ["train", *at_size(*arguments), f"--run-dir={folder}/run"]
+        command = [sys.executable, str(HERE), "--measure", *told]
         search = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             command, capture_output=True, text=True, cwd=folder, env=os.environ | {"PYTHONPATH": search}, check=False
@@ -94,15 +97,15 @@ def measure(arguments: list[str]) -> None:
 
 
 def policy(size: tuple[int, int], *changes: str) -> list[str]:
-    """Command that trains a policy on what is drawn at a size."""
+    """Overrides that train a policy on what is drawn at a size."""
     drawn = (f"env_options.height={size[0]}", f"env_options.width={size[1]}")
-    return ["train", f"env={HERE.stem}:Bright", GOAL, *drawn, *POLICY, *changes]
+    return [f"env={HERE.stem}:Bright", GOAL, *drawn, *POLICY, *changes]
 
 
 def agent(size: tuple[int, int], episodes: int, turns: int) -> list[str]:
-    """Command that trains an agent a little; nearly all of it is evaluation."""
+    """Overrides that train an agent a little; nearly all of it is evaluation."""
     played = (f"evaluation.test_episodes={episodes}", f"env_options.turns={turns}")
-    return [*policy(size)[:5], *AGENT, *played]
+    return [*policy(size)[:4], *AGENT, *played]
 
 
 def main() -> None:

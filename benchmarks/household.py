@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import keep
+from running import keep, sized
 from sightline_tasks.household.goals import KINDS, Goal, expert
 from sightline_tasks.household.pictures import draw_world
 from sightline_tasks.household.scenes import draw_game
@@ -36,6 +36,8 @@ from sightline_tasks.household.world import Household, World
 
 FILE = "household.json"
 GAMES, STEPS = 12, 25
+PLAYED = sized(128, 4)
+"""Games that are played at random, 64 at once."""
 
 
 def walk(household: Household, goal: Goal, rng: np.random.Generator) -> list[str]:
@@ -58,7 +60,7 @@ def engine() -> dict[str, float]:
         games.append((household, goal, walk(household, goal, rng)))
     steps = sum(len(commands) for _, _, commands in games)
     numbers = {"steps": float(steps)}
-    for name, size, repeats in (("ours", None, 200), ("ours, 224 px", (224, 224), 5)):
+    for name, size, repeats in (("ours", None, sized(200, 1)), ("ours, 224 px", (224, 224), sized(5, 1))):
         began = time.process_time()
         for _ in range(repeats):
             for household, goal, commands in games:
@@ -140,7 +142,7 @@ def games() -> dict[str, float]:
     ):
         worker = RolloutWorker(GameMaker(name.partition(",")[0], options), replies, parallel=64)
         began = time.process_time()
-        episodes = worker.play(AtRandom(replies), [EpisodeTask(seed) for seed in range(128)])
+        episodes = worker.play(AtRandom(replies), [EpisodeTask(seed) for seed in range(PLAYED)])
         turns = sum(len(episode.turns) for episode in episodes)
         numbers[f"{name}: turns/s"] = turns / (time.process_time() - began)
         worker.close()
@@ -152,7 +154,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def win(games: int = 100) -> dict[str, float]:
+def win(games: int = sized(100, 2)) -> dict[str, float]:
     """Part `expert`: games won, of each kind, half of them in held-out scenes; longest game."""
     numbers: dict[str, float] = {}
     for task in KINDS:

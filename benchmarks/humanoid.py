@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pretraining.encoder.humanoid import to_actions
-from running import keep
+from running import keep, sized
 from sightline.evaluation.statistics import wilson
 from sightline_tasks.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
 from sightline_tasks.humanoid.env import HumanoidVector
@@ -92,10 +92,10 @@ def best_constant(pose: str, control: Control, generations: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["constants"])
-    parser.add_argument("--poses", nargs="+", choices=list(POSES), default=list(POSES))
+    parser.add_argument("--poses", nargs="+", choices=list(POSES), default=list(POSES)[: sized(None, 1)])
     parser.add_argument("--controls", nargs="+", choices=["torque", "position"], default=["torque", "position"])
-    parser.add_argument("--generations", type=int, default=40)
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--generations", type=int, default=sized(40, 1))
+    parser.add_argument("--episodes", type=int, default=sized(100, 2))
     arguments = parser.parse_args()
     rows: dict[str, dict[str, dict[str, float]]] = {}
     print("| pose | control | nothing, 1.5 s | nothing, 5 s | best constant, 1.5 s | best constant, 5 s |")

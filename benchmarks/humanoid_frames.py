@@ -33,7 +33,7 @@ import torch
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 from pretraining.encoder.card import auc
-from running import keep
+from running import keep, sized
 from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import opengl_renderer, prepare_rendering
@@ -49,7 +49,7 @@ from sightline_tasks.humanoid.scene import scene_xml
 from sightline_tasks.mujoco_rendering import OffscreenRenderer, import_mujoco
 
 TASK = find_task("humanoid-kneeling")
-ENVS, STEPS = 8, 20
+ENVS, STEPS = sized(8, 2), sized(20, 2)
 """Environments, and vector steps of a rollout."""
 CAMERA = "front"
 GYMNASIUM_PICTURE: dict[str, Any] = {
@@ -314,9 +314,9 @@ def choose(count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["frames", "choices"])
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--states", type=int, default=25, help="of each pose")
+    parser.add_argument("--seconds", type=float, default=sized(20, 0.1))
+    parser.add_argument("--repeats", type=int, default=sized(3, 1))
+    parser.add_argument("--states", type=int, default=sized(25, 2), help="of each pose")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     prepare_rendering()

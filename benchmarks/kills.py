@@ -40,7 +40,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import golden_runs
-from running import keep
+from running import keep, sized
 from sightline.runs.lease import LEASE, current_owner
 
 WORKERS, BACKGROUND = "workers=processes", "evaluation.background=true"
@@ -341,11 +341,11 @@ def _elsewhere() -> Iterator[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--kills", type=int, default=sized(30, 2))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
-    names = arguments.names or list(golden_runs.RECIPES)
+    names = arguments.names or list(golden_runs.RECIPES)[: sized(None, 2)]
     with _elsewhere() as folder:
         golden_runs.run_all(folder, [])  # builds the models, and changes the working folder
         tallies = measure(names, arguments.kills, arguments.seed)

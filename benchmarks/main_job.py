@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pretraining.encoder.card import NONSENSE
-from running import RESULTS, machine, train
+from running import RESULTS, machine, sized, train
 
 FILE = RESULTS / "main_job.json"
 
@@ -118,7 +118,7 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--second-encoder", type=Path)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--jobs", type=int, default=sized(1, 2), help="runs at the same time")
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -128,7 +128,9 @@ def main() -> None:
         train = [sys.executable, "-m", "pretraining.encoder.train", "--updates", "0", "--out", str(untrained)]
         subprocess.run(train, check=True, capture_output=True)
         wanted = [row for row in rows(arguments.second_encoder, untrained) if arguments.only in row.name]
-        futures = {row.name: [pool.submit(run, row, seed, folder) for seed in range(row.seeds)] for row in wanted}
+        futures = {
+            row.name: [pool.submit(run, row, seed, folder) for seed in range(sized(row.seeds, 1))] for row in wanted
+        }
         results = {name: [future.result() for future in runs] for name, runs in futures.items()}
     known = json.loads(FILE.read_text())["rows"] if arguments.only and FILE.is_file() else {}
     where = machine(arguments.jobs)

@@ -35,13 +35,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from everybodys_environments import LITTLE
-from running import folder_of, keep, kept
+from running import LITTLE, RESULTS, folder_of, keep, kept, sized
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "machines.md"
+PAGE_MADE = sized(PAGE, RESULTS / PAGE.name)
 BEGIN, END = "<!-- table -->", "<!-- end of table -->"
-RESULTS = "odd_machines.json"
+FILE = "odd_machines.json"
 NOBODY = 65534
 """User and group that own nothing."""
 
@@ -137,7 +137,7 @@ def with_recipe(name: str, script: str, refusal: Refusal | None = None) -> Machi
 
 MOUNTS = ("--mount",)
 READ_ONLY = "mount --bind {0} {0}; mount -o remount,ro,bind {0}; "
-RECIPE = shlex.quote(str(ROOT / "src" / "sightline" / "recipes" / "cartpole.yaml"))
+RECIPE = shlex.quote(str(ROOT / "src" / "sightline_tasks" / "recipes" / "cartpole.yaml"))
 """The recipe of the ordinary machine."""
 
 BACK = """
@@ -317,6 +317,10 @@ MACHINES = (
         refused={"train": Refusal("could not be downloaded", 1)},
     ),
 )
+
+
+SMALLEST = "ordinary|HOME unset|a recipe with CRLF"
+"""Machines that are tried where it is only asked whether this file runs."""
 
 
 @dataclass(frozen=True)
@@ -628,12 +632,12 @@ def write_page(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     content = [BEGIN, "", f"Tried on {made}.", "", *table(rows), "", f"`{summary(rows)}`", "", END]
-    PAGE.write_text(before + "\n".join(content) + after)
+    PAGE_MADE.write_text(before + "\n".join(content) + after)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="regular expression for names of machines")
+    parser.add_argument("--only", default=sized("", SMALLEST), help="regular expression for names of machines")
     parser.add_argument("--commands", nargs="*", default=EVERY, choices=EVERY)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, default=120, help="seconds that a command may take")
@@ -662,12 +666,12 @@ def main() -> None:
             some = replace(machine, commands=tuple(chosen))
             return {command: asdict(one) for command, one in try_machine(workshop, some, expected).items()}
 
-        rows = kept(RESULTS, "machines")
+        rows = kept(FILE, "machines")
         with ThreadPoolExecutor(said.jobs) as threads:
             for machine, outcomes in zip(wanted, threads.map(row, wanted), strict=True):
                 rows[machine.name] = rows.get(machine.name, {}) | outcomes
                 ordered = {one.name: rows[one.name] for one in MACHINES if one.name in rows}
-                keep(RESULTS, "machines", ordered, said.jobs)
+                keep(FILE, "machines", ordered, said.jobs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     write_page(ordered)

@@ -31,10 +31,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from asking import asked, replies
-from running import keep, kept
+from running import keep, kept, loaded, sized
 from sightline.agents.resolving import game_maker, played_game
 from sightline.agents.types import same_text
-from sightline.config.loading import for_agent, load_recipe
+from sightline.config.loading import for_agent
 from sightline.evaluation.seeds import make_panel
 from sightline.evaluation.statistics import wilson
 from sightline_tasks.games.formulas import solvable, value
@@ -97,7 +97,7 @@ def judged(plan: str, hand: Sequence[int]) -> Counter[str]:
 
 def limits(model: str, deals: int) -> dict[str, Any]:
     """Counts of a model's plans for held-out deals, over all of them."""
-    recipe = for_agent(load_recipe("points24"))
+    recipe = for_agent(loaded("points24"))
     panel, game = make_panel("limits", played_game(recipe), deals), game_maker(recipe)()
     inner: Any = game.unwrapped
     hands, shown, conversations = [], [], []
@@ -141,6 +141,8 @@ def chance() -> dict[str, dict[str, float]]:
             orders = factorial(4) // prod(map(factorial, Counter(hand).values()))
             weights.append(orders * prod(4 if number == 10 else 1 for number in hand))
             hands.append(tuple(map(Fraction, hand)))
+    hands = hands[: sized(None, 5)]
+    weights = weights[: sized(None, 5)]
     found = {}
     for name, knows in (("at random", 1), ("best of the last two numbers", 2), ("best of the last three", 3)):
         begun = [odds_of_beginnings(hand, knows) for hand in hands]
@@ -185,7 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["limits", "chance"])
     parser.add_argument("--model", nargs="+", default=["bundled-cards"], help="names or folders, for limits")
-    parser.add_argument("--deals", type=int, default=300)
+    parser.add_argument("--deals", type=int, default=sized(300, 2))
     given = parser.parse_args()
     if "chance" in given.parts:
         keep(FILE, "chance", found := chance())

@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 
-from running import keep, train
+from running import keep, sized, train
 
 FILE = "preferences.json"
-SEEDS = 3
-REPEATS = 5
+SEEDS = sized(3, 1)
+REPEATS = sized(5, 1)
 
 EFFICIENCY = {
     "pairs, uniform": ("reward.feedback.kind=pairs", "reward.feedback.sampler=uniform"),
@@ -46,7 +46,7 @@ EFFICIENCY = {
     "ratings, 3 levels": ("reward.feedback.kind=ratings",),
     "ladder": ("reward.feedback.kind=ladder",),
 }
-BUDGETS = (4, 8, 16, 32)
+BUDGETS = (4, 8, 16, 32)[: sized(None, 1)]
 ROUNDS = 4
 
 
@@ -124,7 +124,7 @@ def _import_cache(folder: Path, store: Path, pairs: int = 600, rounds: int = 10)
 
     env, rng = CartPoleContinuous("rgb_array", view="rlvlmf"), np.random.default_rng(0)
     frames, inputs, rewards = [], [], []
-    for episode in range(40):
+    for episode in range(sized(40, 2)):
         state, _ = env.reset(seed=episode)
         for step in range(100):
             action = rng.uniform(-1, 1, 1).astype(np.float32)
@@ -171,9 +171,9 @@ def throughput(jobs: int) -> None:
             return answered / (time.monotonic() - began)
 
     numbers = {
-        "one order, 32 at once": rate(320, swap=False),
-        "both orders, 32 at once": rate(160),
-        "published way: two stages, one after the other": rate(6, swap=False, stages=2, concurrency=1),
+        "one order, 32 at once": rate(sized(320, 4), swap=False),
+        "both orders, 32 at once": rate(sized(160, 2)),
+        "published way: two stages, one after the other": rate(sized(6, 1), swap=False, stages=2, concurrency=1),
     }
     with FaultServer(brighter, latency=1.0) as server, tempfile.TemporaryDirectory() as folder:
         chat = ("reward.teacher.kind=chat", "reward.teacher.model=tiny", f"reward.teacher.url={server.url}")
@@ -217,7 +217,7 @@ def relabelling(jobs: int) -> None:
         return buffer
 
     head = LearnedConfig().make_reward((64, 64, 3), load_encoder("bundled", device="cpu"), 0)
-    buffer = filled(head, 100_000)
+    buffer = filled(head, sized(100_000, 1_000))
     numbers: dict[str, Any] = {
         "embedding head: seconds for 100 000 frames": _median_seconds(lambda: relabel(buffer, head)),
         "embedding head: bytes kept of a frame": buffer.features[0, 0].nbytes,  # type: ignore[index]
@@ -225,7 +225,7 @@ def relabelling(jobs: int) -> None:
     for size in (84, 200):
         config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn", size=(size, size)))
         cnn = config.make_reward((size, size, 3), None, 0)
-        frames = filled(cnn, 2_000)
+        frames = filled(cnn, sized(2_000, 64))
         stored = frames.features[:, 0]  # type: ignore[index]
         ours = len(stored) / _median_seconds(functools.partial(relabel, frames, cnn))
         theirs = len(stored) / _median_seconds(functools.partial(_the_published_way, size, stored))
@@ -318,22 +318,22 @@ def drawer(jobs: int) -> None:
     from sightline.rewards.learned.reward import EnsembleReward
     from sightline.teachers.scripted import ScriptedTeacher
 
-    seen, seen_rewards = _drawer_frames(range(40))
-    unseen, unseen_rewards = _drawer_frames(range(1000, 1010))
+    seen, seen_rewards = _drawer_frames(range(sized(40, 2)))
+    unseen, unseen_rewards = _drawer_frames(range(1000, sized(1010, 1001)))
     print(f"{len(seen)} frames to ask about, {len(unseen)} of other episodes", flush=True)
     rows: dict[str, list[dict[str, float | None]]] = {}
     for mistake in (0.0, 0.2):
         for loss in ("cross_entropy", "noise_aware"):
             for seed in range(SEEDS):
                 feedback = PairsConfig(loss=loss, noise=0.2)
-                fitting = FittingConfig(epochs=30, patience=6)
+                fitting = FittingConfig(epochs=sized(30, 1), patience=6)
                 config = LearnedConfig(kind="learned", model=CNNConfig(kind="cnn"), feedback=feedback, fitting=fitting)
                 reward = config.make_reward(seen.shape[1:], None, seed)
                 assert isinstance(reward, EnsembleReward)
                 features = reward.features_of(seen)
                 segments = [_segment(frame, value) for frame, value in zip(seen, seen_rewards, strict=True)]
                 view = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
-                chosen = choose_pairs("uniform", 1500, view, np.random.default_rng(seed))
+                chosen = choose_pairs("uniform", sized(1500, 20), view, np.random.default_rng(seed))
                 questions = [Question("compare", (segments[a], segments[b]), ("open",)) for a, b in chosen]
                 teacher = ScriptedTeacher(seed, mistake=mistake)
                 examples = Examples()
@@ -393,6 +393,8 @@ def _train_all(rows: dict[str, tuple[str, ...]], jobs: int, first: int = 0) -> d
 def _share(run: dict[str, Any], truth: float) -> float:
     """How far a policy has come from the untrained one's return to that of ground truth."""
     before = run["untrained"]["return"]
+    if truth == before:  # a run of a few steps need not have learned
+        return float("nan")
     return float((run["return"] - before) / (truth - before))
 
 
@@ -431,7 +433,7 @@ PARTS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--jobs", type=int, default=1, help="training runs at the same time")
+    parser.add_argument("--jobs", type=int, default=sized(1, 2), help="training runs at the same time")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     for part in arguments.parts:

@@ -17,11 +17,11 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from running import keep
+from running import keep, loaded, sized
 from sightline.agents.agent_setup import build
 from sightline.agents.resolving import resolve
 from sightline.agents.rollouts import EpisodeTask
-from sightline.config.loading import for_agent, load_recipe
+from sightline.config.loading import for_agent
 
 FROZEN = ("update.learning_rate=1e-12", "update.thought_weight=1", "update.kl_thoughts=0", "algorithm.kind=grpo")
 LEARNERS = {"whole weights": (), "adapters": ("policy.lora.rank=8", "policy.dtype=bfloat16")}
@@ -29,8 +29,8 @@ LEARNERS = {"whole weights": (), "adapters": ("policy.lora.rank=8", "policy.dtyp
 
 def measured(overrides: list[str]) -> dict[str, Any]:
     """Play and learn once, and return what became of the ratios."""
-    setup = build(resolve(for_agent(load_recipe("numberline", [*FROZEN, *overrides]))))
-    tasks = [EpisodeTask(seed, member) for seed in range(8) for member in range(4)]
+    setup = build(resolve(for_agent(loaded("numberline", *FROZEN, *overrides))))
+    tasks = [EpisodeTask(seed, member) for seed in range(sized(8, 2)) for member in range(4)]
     played = setup.rollout_worker(training=True).play(setup.sampler(training=True), tasks)
     setup.engine.prepare(setup.vlm)
     learner = setup.learner()

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from fault_kinds import FATAL, KEY, KINDS, PERSISTENT, Fate
 from fault_server import Asked, Fault, FaultServer, brighter
-from running import keep
+from running import keep, sized
 from sightline.labels.store import DATABASE, Context, LabelStore, StoredLabel
 from sightline.labels.types import Outcome, Question, Segment, preference
 from sightline.preferences.labelling import DEAD
@@ -48,8 +48,11 @@ IN_A_ROW = 3
 """Faults that one request meets at most; the command tries again five times."""
 AT_ONCE = 16
 """Requests under way."""
-TIMEOUT = 30
+TIMEOUT = sized(30, 10)
 """Seconds for one request."""
+MIXED = list(KINDS)[:: sized(1, 12)]
+"""Kinds that are mixed with right answers."""
+FOR_GOOD = [*FATAL, *PERSISTENT][:: sized(1, 6)]
 MOST_COMMANDS = 12
 """The same command, until it has nothing left to ask."""
 
@@ -379,7 +382,7 @@ def _keys_in(store: Path) -> Iterator[str]:
 
 def one_process(folder: Path, questions: int, seed: int, start: Start = carry_out) -> dict[str, Any]:
     """All kinds of faults, mixed with right answers."""
-    store, plan = folder / "faults", Plan.drawn(questions, list(KINDS), seed)
+    store, plan = folder / "faults", Plan.drawn(questions, MIXED, seed)
     fill(store, questions)
     with FaultServer(brighter, plan.choose, key=KEY) as server:
         commands = until_finished(plan, command(store, server, questions), start)
@@ -392,7 +395,7 @@ def with_kills(
     seed: int,
     kills: int,
     honours_keys: bool = False,
-    kinds: Sequence[str] = tuple(KINDS),
+    kinds: Sequence[str] = MIXED,
 ) -> dict[str, Any]:
     """The same, and the command is killed and started again."""
     store, plan = folder / f"kills-{honours_keys}", Plan.drawn(questions, kinds, seed)
@@ -411,7 +414,7 @@ def with_kills(
 
 def two_processes(folder: Path, questions: int, seed: int) -> dict[str, Any]:
     """The same, by two processes on one store at once."""
-    store, plan = folder / "two", Plan.drawn(questions, list(KINDS), seed)
+    store, plan = folder / "two", Plan.drawn(questions, MIXED, seed)
     fill(store, questions)
     commands: list[Done] = []
     with FaultServer(brighter, plan.choose, latency=0.02, key=KEY) as server:
@@ -476,8 +479,8 @@ def show(name: str, result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--questions", type=int, default=500)
-    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--questions", type=int, default=sized(500, 20))
+    parser.add_argument("--kills", type=int, default=sized(5, 1))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("parts", nargs="*", metavar="PART")
     given = parser.parse_args()
@@ -488,12 +491,12 @@ def main() -> None:
             "faults": lambda: one_process(folder, count, seed),
             "kills": lambda: with_kills(folder, count, seed, given.kills),
             # A process that has learned to ask for less sends other bodies, which must have other keys.
-            "keys": lambda: with_kills(folder, count, seed, given.kills, True, sorted(set(KINDS) - LESS)),
+            "keys": lambda: with_kills(folder, count, seed, given.kills, True, sorted(set(MIXED) - LESS)),
             "two": lambda: two_processes(folder, count, seed),
         }
-        parts |= {kind: lambda kind=kind: for_good(folder, kind) for kind in (*FATAL, *PERSISTENT)}  # type: ignore[misc]
+        parts |= {kind: lambda kind=kind: for_good(folder, kind) for kind in FOR_GOOD}  # type: ignore[misc]
         for name, part in parts.items():
-            group = "fatal" if name in FATAL or name in PERSISTENT else name
+            group = "fatal" if name in FOR_GOOD else name
             if given.parts and group not in given.parts and name not in given.parts:
                 continue
             result = part()

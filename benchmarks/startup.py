@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 
-from running import keep
+from running import keep, sized
 
 SIGHTLINE = ("-m", "sightline")
 LOAD = "from sightline.models.encoders import load_encoder; load_encoder('bundled', device='cpu')"
@@ -66,7 +66,7 @@ def processor_seconds(command: tuple[str, ...], folder: str, first_line: bool) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=sized(15, 1))
     rounds = parser.parse_args().rounds
     seconds: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import folder_of, keep, kept, percent, sightline
+from running import folder_of, keep, kept, percent, sightline, sized
 from sightline.api import Run
 from sightline.models.device import available_cores
 from sightline_tasks.deformables.rope import StraightenRope
@@ -36,7 +36,7 @@ from sightline_tasks.deformables.rope import StraightenRope
 FILE = "taught.json"
 TASKS = {"straighten-rope": 6000, "fold-cloth": 600, "pass-water": 8000, "drawer-open": 7000}
 """Tasks, and the steps of their recipes."""
-SEEDS = "seed=0..2"
+SEEDS = sized("seed=0..2", "seed=0..0")
 WORDS = "reward={kind: zero_shot, encoder: bundled-deformables}"
 
 
@@ -73,7 +73,7 @@ def measure(name: str, arguments: tuple[str, ...], folder: Path) -> list[dict[st
     return found
 
 
-def shape(choose: Callable[[np.ndarray, StraightenRope], np.ndarray], episodes: int = 15) -> dict[str, float]:
+def shape(choose: Callable[[np.ndarray, StraightenRope], np.ndarray], episodes: int = sized(15, 1)) -> dict[str, float]:
     """Means, in lengths of the rope at rest, at the end of episodes; and the share of successes."""
     env, rows = StraightenRope(), []
     for episode in range(episodes):
@@ -89,7 +89,7 @@ def shape(choose: Callable[[np.ndarray, StraightenRope], np.ndarray], episodes: 
 def shapes(folder: Path) -> dict[str, dict[str, float]]:
     """`shape` of the taught ropes of three seeds, and of the script."""
     found = {"script": shape(lambda seen, env: env.solution())}
-    for seed in range(3):
+    for seed in range(sized(3, 1)):
         policy = Run(folder / folder_of("straighten-rope, taught by pictures") / f"seed={seed}").policy()
 
         def choose(seen: np.ndarray, env: StraightenRope, policy: Any = policy) -> np.ndarray:

@@ -19,6 +19,7 @@ Results go to benchmarks/results/trl_grpo.json.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -37,7 +38,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from running import keep
+from running import keep, sized
 from sightline.agents.agent_setup import build
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
@@ -47,7 +48,7 @@ from sightline.config.loading import for_agent, load_recipe
 from sightline.models.vlm.types import Prompt
 
 FILE = "trl_grpo.json"
-PROMPTS, REPLIES = 32, 8
+PROMPTS, REPLIES = sized(32, 2), 8
 RATE = 1e-7
 RECIPE = (
     *("env=numberline", "role=agent", "episode_steps=1", "replies.thoughts=false", "replies.max_tokens=24"),
@@ -241,7 +242,7 @@ def _memory(what: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["rounds", "memory"])
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=sized(12, 1))
     parser.add_argument("--of", choices=["trl", "ours"], help=argparse.SUPPRESS)  # for the processes of `memory`
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -249,6 +250,8 @@ def main() -> None:
     if given.of:
         print(json.dumps(memory(given.of, 3)))
         return
+    if importlib.util.find_spec("trl") is None:
+        raise SystemExit("needs trl (pip install trl)")
     import transformers
     import trl
 

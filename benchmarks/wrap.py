@@ -21,7 +21,7 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-from running import keep
+from running import keep, sized
 from sightline.rewards.wrap import wrap
 from sightline.rewards.zero_shot import ZeroShotReward
 
@@ -45,9 +45,9 @@ def by_wrap(envs: Any, model: ZeroShotReward, actions: np.ndarray) -> np.ndarray
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--envs", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=200, help="vector steps in a round, at most an episode")
-    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--envs", type=int, default=sized(16, 2))
+    parser.add_argument("--steps", type=int, default=sized(200, 5), help="vector steps in a round, at most an episode")
+    parser.add_argument("--rounds", type=int, default=sized(16, 1))
     given = parser.parse_args()
     torch.set_num_threads(1)  # with more, the timing is mostly that of threads that wait for each other
     model = ZeroShotReward("pole vertically upright on top of the cart", "pole and cart")

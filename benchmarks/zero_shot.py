@@ -34,6 +34,7 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
+from running import RESULTS, sized
 from sightline.config.learners import OffPolicyLearner
 from sightline.config.loading import for_control, load_recipe
 from sightline.config.recipe import ControlRecipe
@@ -49,7 +50,9 @@ from sightline.runs.metrics import read_metrics
 from sightline.runs.stopping import StopRequests
 from sightline.session import RunSession
 
-RESULTS = Path(__file__).parent / "results" / "zero_shot.json"
+FILE = RESULTS / "zero_shot.json"
+WARM_UP = sized(3000, 2048)
+"""Steps after which chunks are timed."""
 
 
 def timed(action: Callable[[], Any], frames: int, repeats: int = 5) -> float:
@@ -156,7 +159,7 @@ def ours(steps: int) -> tuple[float, float]:
         with session.begun(trainer):
             trainer.learn()
         records = read_metrics(run.metrics_file)
-    rates = [r["time/steps_per_second"] for r in records if "time/steps_per_second" in r and r["step"] > 3000]
+    rates = [r["time/steps_per_second"] for r in records if "time/steps_per_second" in r and r["step"] > WARM_UP]
     return statistics.median(rates), psutil.Process().memory_info().rss / 2**20
 
 
@@ -196,7 +199,7 @@ class ScoreAfterRollout(BaseCallback):
         buffer.rewards[rows] = rewards
         self._frames = []
         now = time.perf_counter()
-        if self.num_timesteps > 3000:
+        if self.num_timesteps > WARM_UP:
             self.rates.append(rewards.size / (now - self._started))
         self._started = now
 
@@ -230,8 +233,8 @@ def theirs(steps: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=8000)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=sized(8000, 2560))
+    parser.add_argument("--repeats", type=int, default=sized(5, 1))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     repeats: list[dict[str, Any]] = []
@@ -261,8 +264,7 @@ def main() -> None:
         "memory_mib_of_a_run_four_times_as_long": ours(4 * arguments.steps)[1],
         "repeats": repeats,
     }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    FILE.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 
