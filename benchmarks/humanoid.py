@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pretraining.encoder.humanoid import to_actions
-from running import keep, sized
+from running import keep, kept, sized
 from sightline.evaluation.statistics import wilson
 from sightline_tasks.humanoid.body import ACTION_SECONDS, ROOT, Control, Physics, Skeleton, make_model
 from sightline_tasks.humanoid.env import HumanoidVector
@@ -111,7 +111,8 @@ def main() -> None:
                     row[f"{name}, {steps} steps"] = {"held": float(each.mean()), "ci_low": low, "ci_high": high}
                     cells.append(f"{each.mean():.0%} [{low:.0%}, {high:.0%}]")
             print(f"| {pose} | {control} | {' | '.join(cells)} |", flush=True)
-            keep("humanoid.json", "constants", rows | {"episodes": arguments.episodes})
+            known = kept("humanoid.json", "constants")
+            keep("humanoid.json", "constants", known | rows | {"episodes": arguments.episodes})
 
 
 if __name__ == "__main__":
