@@ -48,7 +48,7 @@ from sightline.config.loading import for_agent, load_recipe
 from sightline.models.vlm.types import Prompt
 
 FILE = "trl_grpo.json"
-PROMPTS, REPLIES = sized(32, 2), 8
+PROMPTS, REPLIES = sized(32, 8), 8
 RATE = 1e-7
 RECIPE = (
     *("env=numberline", "role=agent", "episode_steps=1", "replies.thoughts=false", "replies.max_tokens=24"),
