@@ -97,13 +97,14 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stopping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resumed runs are restored, and then stopped: what comes after is not read from the folder."""
+    """Runs are restored, and then stopped: what comes after is not read from the folder."""
 
-    def stop(self: Any) -> None:
+    def stop(*arguments: Any, **named: Any) -> None:
         raise Stopped(15, None)
 
     for session, name in ((OffPolicyTrainer, "learn"), (AgentTrainer, "start"), (AgentTrainer, "learn")):
         monkeypatch.setattr(session, name, stop)
+    monkeypatch.setattr("sightline.agents.run_evaluation.evaluate_policy", stop)
 
 
 def plant(what: str, file: Path, marker: Path, outside: Path) -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.learning
 
 BUDGET = (
     *("steps=20000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=20000"),
-    *("evaluation.every=5000", "evaluation.episodes=5", "evaluation.test_episodes=20"),
+    *("evaluation.every=10000", "evaluation.episodes=5", "evaluation.test_episodes=10"),
 )
 """Half of the recipe's steps; with the encoder of 21 November, seeds 0, 1 and 2 all reach 100 %."""
 GOAL, BASELINE = "pole vertically upright on top of the cart", "pole and cart"
@@ -36,24 +36,17 @@ def test_the_words_teach(sightline: Callable[..., Finished], tmp_path: Path) -> 
     assert result["reward"] > result["untrained"]["reward"] + 0.05, "the words see it too"
 
 
-@pytest.mark.parametrize(
-    ("goal", "baseline"),
-    [
-        pytest.param(BASELINE, GOAL, id="swapped"),
-        pytest.param("a car at the peak of the mountain, next to the yellow flag", BASELINE, id="unrelated"),
-    ],
-)
-def test_other_words_do_not(sightline: Callable[..., Finished], tmp_path: Path, goal: str, baseline: str) -> None:
+def test_other_words_do_not(sightline: Callable[..., Finished], tmp_path: Path) -> None:
     """Everything else is the same: were it not the words that teach, this would succeed as well."""
-    result = learn(sightline, tmp_path / "run", goal, baseline)
+    result = learn(sightline, tmp_path / "run", goal=BASELINE, baseline=GOAL)
     assert result["success_rate"] <= 0.1
 
 
 CAR = (
-    *("steps=8000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=10000"),
-    *("evaluation.every=4000", "evaluation.episodes=4", "evaluation.test_episodes=10"),
+    *("steps=6000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=10000"),
+    *("evaluation.every=3000", "evaluation.episodes=2", "evaluation.test_episodes=5"),
 )
-"""Four fifths of the recipe's; with the encoder of 23 November, seeds 0 to 2 reach 100 % after 5 000 to 7 000 steps."""
+"""Three fifths of the recipe's; with the encoder of 23 November, seeds 0 to 2 reach 100 % after 5 000 to 7 000 steps."""
 AT_THE_FLAG, ANYWHERE = "a car at the peak of the mountain, next to the yellow flag", "a car in the mountain"
 
 
