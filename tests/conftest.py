@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -24,7 +25,7 @@ import torch
 
 import fork_server
 from changed import changed_parts
-from empty_plots import draw, leave_plots_empty
+from empty_plots import leave_plots_empty, plots_made
 from fork_server import ForkedProcess
 
 # How long an example takes says nothing of the code: machines are busy with other things, too.
@@ -130,10 +131,21 @@ def _empty_plots() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _plots(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests that are marked `plots` have them drawn."""
-    if request.node.get_closest_marker("plots") is not None:
-        monkeypatch.setattr("sightline.reports.plots._saved", draw)
+    if request.node.get_closest_marker("plots") is None:
+        yield
+        return
+    with plots_made():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_command() -> None:
+    """The command line is described once, not anew for each command of this process."""
+    import typer.main
+
+    typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @pytest.fixture(scope="session")

@@ -182,6 +182,8 @@ def become(job: dict[str, Any]) -> None:
 
 
 def _import_libraries() -> None:
+    import torch._dynamo  # noqa: F401  # which the first optimiser of a process imports
+
     import sightline.cli.commands
     import sightline.control.trainer
     import sightline.models.bundled_encoder
