@@ -95,7 +95,8 @@ def evaluate_policy(
     numbers: dict[str, Any] = {}
     episodes: list[Trajectory] = []
     for pictures in PICTURE_CONDITIONS:
-        # Where no picture is shown, there is nothing to hide: the same episodes stand for all.
+        # Where no picture is shown, there is nothing to hide: the same episodes stand for all (`episodes`: of the
+        # condition before).
         if pictures == "real" or _shows_pictures(episodes):
             after_turns = watch(f"{pictures} pictures")
             episodes = play_eval_seeds(worker, sampler, eval_seeds, pictures, after_turns, rewards, engine)

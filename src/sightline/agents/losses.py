@@ -41,7 +41,9 @@ unlikely enough loses no more.
 KL to the reference model: the estimator k2 = d^2 / 2 with d = log ref - log pi, for each sampled token (Schulman,
 "Approximating KL Divergence", 2020), weighted by `kl_thoughts` or `kl_actions` and summed. Its expected gradient is
 that of the divergence itself, and it grows with d, where that of k3 = exp(d) - d - 1 explodes: single tokens once
-weighed 40 000 nats.
+weighed 40 000 nats. Those of the reference are computed once an update (`learning._score_with_reference`) by
+`VLM.reference_logprobs`: the kept copy of the trainable weights is swapped in; without a copy, adapters are switched
+off.
 
 Entropy bonus: the entropy among the legal actions. Among all tokens it would spoil the format.
 
@@ -263,28 +265,33 @@ def _clipped_surrogate(
     losses = -torch.minimum(ratios * advantages, clipped * advantages)
     # The mask of turns (or tokens) that count. `where`, not times 0: the ratio of one that does not may be infinite.
     losses = torch.where(counted, losses, torch.zeros_like(losses))
+    # Correct for a sampler that computes other probabilities than the learner.
+    importance = _sampler_correction(targets, settings)
+    if importance is not None:
+        sums["importance"] = importance[counted].sum()
+        losses = importance * losses
     with torch.no_grad():
-        # Correct for a sampler that computes other probabilities than the learner.
-        if settings.importance_cap is not None:
-            mismatch = targets.old_logprobs - targets.sampler_logprobs
-            if not by_token:
-                # Of the whole reply, whatever its tokens weigh in the ratio: the action was sampled after the thoughts.
-                mismatch = targets.per_turn(mismatch)
-            importance = _importance_ratios(mismatch).clamp(max=settings.importance_cap)
-            sums["importance"] = importance[counted].sum()
-        else:
-            importance = torch.ones_like(losses)
         sums["ratios"] = counted.sum()
         sums["ratio"] = ratios[counted].sum()
         sums["clipped"] = (counted & (ratios * advantages > clipped * advantages)).sum()
         if counted.any():
             sums["ratio_max"] = ratios[counted].max()
-    losses = importance * losses
     if by_token:
         # Summed with weights, not averaged: a mean would make long wrong replies cheap.
         losses = targets.per_turn(weights * losses)
     sums["policy_loss"] = losses.sum()
     return losses
+
+
+def _sampler_correction(targets: Targets, settings: Update) -> torch.Tensor | None:
+    """Truncated importance weights: float32[T] for `ratio="token"`, else float32[M]; None without a cap."""
+    if settings.importance_cap is None:
+        return None
+    mismatch = targets.old_logprobs - targets.sampler_logprobs
+    if settings.ratio != "token":
+        # Of the whole reply, whatever its tokens weigh in the ratio: the action was sampled after the thoughts.
+        mismatch = targets.per_turn(mismatch)
+    return _importance_ratios(mismatch).clamp(max=settings.importance_cap)
 
 
 def _importance_ratios(log_ratios: torch.Tensor) -> torch.Tensor:

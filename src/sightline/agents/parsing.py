@@ -12,6 +12,8 @@ Nothing here raises, whatever a model writes, and nothing is guessed:
   also if it looks like other tags; a tag that is never closed is not in the format.
 - The first value of a key counts; different actions in one object, or in several tags, are ambiguous.
 - A reply that reached the limit of tokens counts if its object, or its action's tags, were complete before.
+
+What an invalid action leads to: `rollouts._Episode._choose_action`.
 """
 
 from __future__ import annotations
@@ -121,7 +123,8 @@ def _choose(actions: Sequence[_Field], action_names: Sequence[str]) -> tuple[str
 def _trimmed_span(text: str, field: _Field) -> tuple[int, int]:
     """The characters [start, end) of a field's text, without the blanks around it."""
     raw = text[field.start : field.end]
-    return field.end - len(raw.lstrip()), field.start + len(raw.rstrip())
+    start = field.start + len(raw) - len(raw.lstrip())
+    return start, start + len(raw.strip())
 
 
 def _matches(text: str, action_names: Sequence[str]) -> list[str]:

@@ -180,6 +180,7 @@ class OnPolicyTrainer(ControlTrainer):
         rewards = rewards.copy()
         if truncated_states:
             values = self._values(joined(truncated_states)).cpu().numpy().flatten()
+            # Step by step and then by environment: the order in which `_collect` kept these states.
             rewards[truncated] += model.gamma * values
         model.rollout_buffer.rewards[:] = rewards
         # What comes after the chunk is estimated, too, by the value of the states that it has ended in.

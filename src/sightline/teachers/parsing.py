@@ -122,13 +122,7 @@ def _parse(
         return Parsed(Outcome.UNPARSABLE, reason="the reply is empty")
     candidates, has_answer_key = _answers_in_json(text, read)
     if not has_answer_key:
-        # No JSON with an answer, so it is on the first or the last line: alone, or in a part of the line.
-        lines = [line for line in spoken.splitlines() if line.strip()]
-        for split in (_CONCLUSION.split, looser):
-            parts = [*split(lines[0]), *split(lines[-1])]
-            candidates = [part for part in parts if read(part) is not None]
-            if candidates:
-                break
+        candidates = _answers_in_lines(spoken, read, looser)
     if not candidates and _DECLINED.match(_plain(spoken)):
         return Parsed(Outcome.REFUSED, reason="the model declines in its reply")
     readings = {read(candidate) for candidate in candidates}
@@ -163,6 +157,19 @@ def _answers_in_json(text: str, read: Callable[[str], Parsed | None]) -> tuple[l
         if answers is answers_by_object[-1] or any(map(read, answers)):
             candidates += answers
     return candidates, has_answer_key
+
+
+def _answers_in_lines(
+    spoken: str, read: Callable[[str], Parsed | None], looser: Callable[[str], list[str]]
+) -> list[str]:
+    """Answers on the first or last line: alone, after a conclusion, or else among what `looser` makes of the line."""
+    lines = [line for line in spoken.splitlines() if line.strip()]
+    parts = [*_CONCLUSION.split(lines[0]), *_CONCLUSION.split(lines[-1])]
+    answers = [part for part in parts if read(part) is not None]
+    if answers:
+        return answers
+    looser_parts = [*looser(lines[0]), *looser(lines[-1])]
+    return [part for part in looser_parts if read(part) is not None]
 
 
 def _without_reasons(line: str) -> list[str]:
