@@ -218,6 +218,16 @@ def test_the_example_of_a_reward(example: Any) -> None:
     assert model(frames[:, 0]).shape == (5,)
 
 
+def test_the_example_of_an_encoder(example: Any) -> None:
+    my_file = example("my_file")
+    frames = np.stack([np.zeros((8, 8, 3), np.uint8), np.full((8, 8, 3), 255, np.uint8)])
+    reward = sl.ZeroShotReward("a bright picture", encoder=my_file.BrightnessEncoder())
+    np.testing.assert_allclose(reward(frames), [0, 1], atol=1e-6)
+    words = my_file.BrightnessWords("a bright picture", "a picture", alpha=1.0)
+    assert words(frames)[1] > words(frames)[0]
+    load_recipe("cartpole", ["reward.kind=my_file:BrightnessWords"])
+
+
 def test_the_example_of_a_teacher(example: Any) -> None:
     teacher = example("redness").RednessTeacher()
     red, black = np.full((8, 8, 3), (200, 0, 0), np.uint8), np.zeros((8, 8, 3), np.uint8)
