@@ -144,7 +144,7 @@ def evaluate(
         reward: a reward model to score the episodes with as well.
 
     Returns:
-        Success rate, return and reward with 95 % intervals; `panel` names the episodes.
+        Success rate and return with 95 % intervals, and the mean reward; `panel` names the episodes.
 
     Raises:
         BadInput, RunFailed: in one line.

@@ -18,9 +18,9 @@ Causal attention makes this exact: a token's log-probability depends on the toke
 ones that it was sampled after. Where a prompt does not extend the one before, for example because the window dropped an
 old turn, a new sequence begins. Either way each sampled token is trained exactly once.
 
-The loss mask is no tensor here: `TurnSpan` says which tokens of a sequence were sampled, `VLM.score` returns the
-log-probabilities of these alone, and all that it returns is in the loss. Weights within a reply, and turns that do not
-count in the policy loss: `losses._clipped_surrogate`.
+The loss mask (completion mask, labels of -100 elsewhere) is no tensor here: `TurnSpan` says which tokens of a sequence
+were sampled, `VLM.score` returns the log-probabilities of these alone, and all that it returns is in the loss. Weights
+within a reply, and turns that do not count in the policy loss: `losses._clipped_surrogate`.
 """
 
 from __future__ import annotations

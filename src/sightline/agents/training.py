@@ -132,8 +132,9 @@ class _Batch:
 class AgentTrainer:
     """Trainer of an agent: warm start, then rollouts and updates.
 
-    All randomness of an update is derived from its number and the recipe: weights, optimiser and two counters are the
-    whole state.
+    All randomness of an update is derived from its number and the recipe, so no random generator is saved. The state is
+    what `save` writes: weights, optimiser, the counts of turns and updates, alarms, whether success is known, and an
+    online reward with its archives.
     """
 
     def __init__(self, setup: AgentSetup, session: RunSession) -> None:

@@ -240,7 +240,10 @@ def evaluate(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model."""
+    """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model.
+
+    An agent also with blank and shuffled pictures, beside random and best play.
+    """
     from sightline import roles
     from sightline.config.basics import MAX_EPISODES, MAX_SEED
     from sightline.runs.folder import RunFolder, check_name

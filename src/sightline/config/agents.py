@@ -15,7 +15,11 @@ WeightType = Literal["auto", "float32", "bfloat16"]
 
 
 class LoRA(Strict):
-    """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) instead of all weights; needs the extra `lora`."""
+    """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) instead of all weights; needs the extra `lora`.
+
+    Added in `models/vlm/parts.with_adapters`; saved alone (`VLM.save`), merged for vLLM (`VLM.merge_and_save`) and when
+    a folder of adapters is loaded (`loading._load_model`).
+    """
 
     rank: PositiveInt = 16
     alpha: PositiveFloat = 32.0
@@ -81,7 +85,7 @@ class ModelConfig(Strict):
 
 
 class Replies(Strict):
-    """Format of the replies, and the handling of replies that cannot be parsed or are illegal.
+    """Format of the replies, and what follows an invalid action: a reply that cannot be parsed, or an illegal action.
 
     What is left open of the format follows the card of `policy.model`, if that states one (`models/vlm/card.py`).
     """
@@ -229,6 +233,7 @@ class WarmStart(Strict):
     level, or a demonstrator that plays otherwise."""
     batch: PositiveInt = 64
     learning_rate: PositiveFloat = 1e-3
+    """Peak of a one-cycle schedule."""
     weight_decay: NonNegativeFloat = 0.01
     stop_at: Fraction | None = None
     """Stop as soon as the perception accuracy on held-out replies (share of facts stated correctly) reaches this;

@@ -46,7 +46,8 @@ class LearnerBase(Strict):
 
     learning_rate: float = Field(default=1e-3, gt=0)
     learning_rate_end: float = Field(default=1.0, ge=0, le=1)
-    """Final learning rate as a fraction of its start; the decay is linear."""
+    """Learning rate schedule: the final rate as a fraction of the first; the decay is linear over the run's steps, 1
+    keeps it."""
     gamma: float = Field(default=0.99, ge=0, le=1)
     chunk: PositiveInt = 32
     """Vector steps collected, then scored, between two rounds of updates."""

@@ -1,9 +1,10 @@
 """Rollout collection: our environments as Stable-Baselines3's vector environments, and the frames beside them.
 
-No wrapper of SB3 is around them. Observations are standardised by the policy (`control/standardisation.py`, not
-`VecNormalize`). There is no frame stacking for the policy (no `VecFrameStack`): one that has to see motion in pictures
-takes an environment that stacks them itself, such as one in `gymnasium.wrappers.FrameStackObservation`. Reward models
-see several frames at once by their `window`.
+No wrapper of SB3 is around them. Observations are standardised by the policy itself, and only by on-policy ones with
+`learner.standardise_observations` (`control/standardisation.py`, not `VecNormalize`). There is no frame stacking for
+the policy (no `VecFrameStack`): one that has to see motion in pictures takes an environment that stacks them itself,
+such as one in `gymnasium.wrappers.FrameStackObservation`. Reward models see several frames at once by their `window`.
+Agents: a task's `frames` (`envs/tasks.py`) stacks the last pictures, `rollouts.window` shows earlier turns.
 """
 
 from __future__ import annotations

@@ -198,7 +198,7 @@ class CommittedReplayBuffer(ReplayBuffer):
         rows, columns = self._draw_committed(batch_size)
         if self.n_steps > 1:
             return self._sample_returns(rows, columns, env)
-        # A time limit cuts an episode off, but does not end it: the next state's value still counts.
+        # Truncated, not terminated: the target still bootstraps from the next state's value.
         terminated = self.dones[rows, columns] * (1 - self.timeouts[rows, columns])
         rewards = self._normalize_reward(self.rewards[rows, columns].reshape(-1, 1), env)
         return self._samples((rows, columns), (rows, columns), env, terminated.reshape(-1, 1), rewards)

@@ -33,7 +33,7 @@ def evaluate_run(
         overrides: of the recipe's `episode_steps` and `env_options`: other episodes than those of the run.
 
     Returns:
-        Success rate, returns and reward with intervals (`Episodes.summary`), and `chosen_step`.
+        Success rate and return with 95 % intervals, and the mean reward (`Episodes.summary`); and `chosen_step`.
 
     Raises:
         BadInput: the run has no whole checkpoint that was chosen yet, or names code of its own; or an override is of

@@ -1,7 +1,8 @@
 """State of a run between two chunks as files, from which it goes on as if nothing had happened.
 
     checkpoints/step-…/   learner.safetensors     weights, optimisers and counters of the learner
-                          collection.safetensors  what the trainer keeps, reward model, episodes, chance
+                          collection.safetensors  what the trainer keeps, reward model, episodes, RNG states
+                          session.json            best score, warnings, size of the metrics (`session.py`)
     checkpoints/best-…/   policy.safetensors, reward.safetensors
     replay/               rows of the replay buffer and of the pool of segments: what only grows (`runs/archive.py`)
 

@@ -1,4 +1,5 @@
-"""OpenGL set up for machines without a display, and what draws in this process."""
+"""OpenGL set up for machines without a display, and what draws in this process. Taking frames: `envs/frames.py`;
+preprocessing: `models/encoder_base.py`."""
 
 from __future__ import annotations
 

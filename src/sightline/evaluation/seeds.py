@@ -1,5 +1,8 @@
 """Panels of evaluation seeds: fixed, hashed lists of task seeds.
 
+The `validation` panel chooses checkpoints (`evaluation.episodes`), the `test` panel is reported
+(`evaluation.test_episodes`). Intervals: `statistics.py`.
+
 Two evaluations are comparable if their panels have the same hash. The hash covers everything that changes the
 episodes or their success: the environment, its arguments, the time limit and the success rule, as `describe_env`
 formats them.
@@ -41,6 +44,8 @@ draws the same; what cannot be made so, SB3's generators, is saved in every chec
     -- evaluation, whatever s is -----------------------------------------------------------------------------------
     episodes of a panel                              [crc32(panel's name), panel's seed] here
       an agent's replies, where they are sampled     [1, task, 0, turn]                  agents/samplers/policy.py
+      seed of a reply on a server                    [3, task, 0, turn]                  agents/samplers/
+      shuffled pictures                              SHA-256 of task, 0, turn            agents/evaluation.py
       random play                                    [2, task, turn]                     agents/evaluation.py
       an action in place of an unreadable reply      [2, task, 0, turn]                  agents/rollouts.py
     bootstrap of intervals                           0                                   evaluation/statistics.py

@@ -75,6 +75,7 @@ class HuggingFaceEncoder(TowerPair):
         return _pooled(self._model.get_image_features(**inputs))
 
     def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
+        """Preprocessing: the model's own image processor."""
         pictures = list(self._square(writeable(frames)))
         return dict(self._processor.image_processor(images=pictures, return_tensors="pt"))
 

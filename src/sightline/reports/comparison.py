@@ -86,7 +86,7 @@ class Combination:
         """A measure over the runs that have ended; None if none of them has it.
 
         The interval of success is Wilson's for the episodes of all seeds together, that of other measures is a
-        bootstrap over the seeds; with one seed it is the run's own.
+        bootstrap over the seeds; with one seed that of the return is the run's own; others have none.
         """
         results = [run.result for run in self.runs if plots.is_number(run.result.get(measure))]
         if not results:

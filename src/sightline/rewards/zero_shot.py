@@ -1,8 +1,9 @@
 """The zero-shot reward: the similarity of a frame to the goal's words.
 
-Method: goal-baseline regularisation, Rocamonde, Montesinos, Nava, Perez and Lindner, "Vision-Language Models are
-Zero-Shot Reward Models for Reinforcement Learning", ICLR 2024, section 3.2. With the frame's embedding x, the mean g
-of the goal sentences' embeddings, the mean b of the baseline's, and the unit vector u from b to g:
+Method: goal-baseline regularisation (goal-baseline regularization), Rocamonde, Montesinos, Nava, Perez and Lindner,
+"Vision-Language Models are Zero-Shot Reward Models for Reinforcement Learning", ICLR 2024, section 3.2. With the
+frame's embedding x, the mean g of the goal sentences' embeddings, the mean b of the baseline's, and the unit vector u
+from b to g:
 
     r = 1 - 1/2 || alpha * proj_L(x) + (1 - alpha) * x - g ||^2,      L the line through b and g.
 

@@ -1,9 +1,22 @@
 """Prompts of the chat teacher.
 
-Every prompt has the same three parts: the pictures, the goal, and the form of the reply. The pictures of a comparison
-are called the first and the second and nothing else; a reply by number is not offered, because 1 may mean the first or
-the second. The outline (describe and compare, then label from the text alone) follows RL-VLM-F,
-Wang et al., ICML 2024; levels follow ERL-VLM, Luu et al., ICML 2025; the words are our own.
+A comparison in one stage, with `structured=False` (replies are read by `parsing.py`):
+
+    The first picture:
+    <picture>
+    The second picture:
+    <picture>
+    The goal is that the picture shows this: pole upright.
+
+    Which one is nearer to the goal, the first or the second? If both are equally near, the answer is equal. If it
+    cannot be told, the answer is unsure. The order in which they come means nothing.
+
+    Give your reason in one short sentence. Then end with a line that holds the answer alone: first, second, equal or
+    unsure.
+
+The pictures of a comparison are called the first and the second and nothing else; a reply by number is not offered,
+because 1 may mean the first or the second. The outline (describe and compare, then label from the text alone) follows
+RL-VLM-F, Wang et al., ICML 2024; levels follow ERL-VLM, Luu et al., ICML 2025; the words are our own.
 """
 
 from __future__ import annotations
