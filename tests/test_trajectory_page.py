@@ -18,8 +18,6 @@ from sightline.reports.trajectories_page import recorded_sets, write_trajectorie
 from sightline.reports.verdicts import looking_verdict
 from small_runs import EVIL, fabricate_run, fabricated_metrics
 
-pytestmark = pytest.mark.plots
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -203,6 +201,7 @@ def in_browser(address: str) -> str:
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.plots
 def test_the_report_shows_the_run_and_loads_nothing(run: Path) -> None:
     write_trajectories(run)
     page = write_report(run)
@@ -224,6 +223,7 @@ def test_the_report_shows_the_run_and_loads_nothing(run: Path) -> None:
     assert 'href="trajectories.html#test-real/' in text and text.count("data:image/png") >= 1
 
 
+@pytest.mark.plots
 def test_the_report_of_an_empty_folder(tmp_path: Path) -> None:
     text = write_report(tmp_path).read_text()
     for expected in ("has not been evaluated yet", "No metrics were recorded yet", "Neither recipe nor versions"):
@@ -234,8 +234,9 @@ def test_the_report_of_an_empty_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("recipe.yaml", "metrics.jsonl", "result.json", "versions.json", "warnings.json", "command.txt"),
-        "trajectories/test-real.json",
+        *("recipe.yaml", "versions.json", "warnings.json", "command.txt", "trajectories/test-real.json"),
+        # What plots are made of.
+        *(pytest.param(name, marks=pytest.mark.plots) for name in ("metrics.jsonl", "result.json")),
     ],
 )
 @pytest.mark.parametrize("content", [None, "[", "null", "[1]"])
@@ -279,6 +280,7 @@ def test_it_looks_only_if_both_blind_intervals_lie_below(
     assert told is not None and told.answer == "It cannot"
 
 
+@pytest.mark.plots
 @pytest.mark.parametrize("metrics", [[], [{"step": 0}], [{"step": 5, "rollout/illegal": 0.1}], [{"note": "no step"}]])
 def test_curves_take_any_missing_keys(metrics: list[dict[str, Any]]) -> None:
     assert plots.learning_curves(metrics, 3).startswith("<svg")
@@ -286,6 +288,7 @@ def test_curves_take_any_missing_keys(metrics: list[dict[str, Any]]) -> None:
     assert bool(vitals) == any("rollout/illegal" in line for line in metrics)
 
 
+@pytest.mark.plots
 def test_curves_say_what_they_show() -> None:
     words = plots.learning_curves(fabricated_metrics(), 3600)
     for expected in ("Success rate, and true replies", "true replies", "chosen checkpoint", "evaluation"):
