@@ -26,8 +26,31 @@ if not any(map(shutil.which, BROWSERS)):
     pytest.skip("there is no Chromium", allow_module_level=True)
 
 
+_OPEN: list[MiniWoB] = []
+"""A game that nobody plays: it keeps the browser for the next test."""
+
+
 @pytest.fixture
-def game() -> Iterator[MiniWoB]:
+def browser() -> None:
+    if not _OPEN:
+        _OPEN.append(MiniWoB("click-test"))
+
+
+@pytest.fixture
+def no_browser() -> None:
+    while _OPEN:
+        _OPEN.pop().close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
+
+
+@pytest.fixture
+def game(browser: None) -> Iterator[MiniWoB]:
     made = MiniWoB("click-test")
     yield made
     made.close()
@@ -56,7 +79,7 @@ def test_equal_seeds_give_equal_pages_and_others_other_ones(game: MiniWoB) -> No
     assert (first == again).all() and (first != other).any()
 
 
-def test_words_are_typed_into_a_field() -> None:
+def test_words_are_typed_into_a_field(browser: None) -> None:
     game = MiniWoB("enter-text")
     observation, _ = game.reset(seed=1)
     wanted = observation.text.split('"')[1]
@@ -69,7 +92,7 @@ def test_words_are_typed_into_a_field() -> None:
     game.close()
 
 
-def test_other_commands_move_the_mouse_and_press_keys() -> None:
+def test_other_commands_move_the_mouse_and_press_keys(browser: None) -> None:
     game = MiniWoB("drag-box")
     game.reset(seed=1)
     before = game.draw()
@@ -152,7 +175,7 @@ def test_other_event_loops_run_beside_it(game: MiniWoB) -> None:
     assert asyncio.run(two()) == 2
 
 
-def test_no_process_is_left() -> None:
+def test_no_process_is_left(no_browser: None) -> None:
     def browsers() -> list[psutil.Process]:
         return [child for child in psutil.Process().children(recursive=True) if "chrom" in child.name()]
 
@@ -164,7 +187,7 @@ def test_no_process_is_left() -> None:
     assert not browsers()
 
 
-def test_a_browser_that_dies_ends_its_episodes_only() -> None:
+def test_a_browser_that_dies_ends_its_episodes_only(no_browser: None) -> None:
     """The next game has another browser; those of the dead one can be closed."""
     first, second = MiniWoB("click-test"), MiniWoB("click-test")
     for child in psutil.Process().children(recursive=True):
@@ -190,7 +213,9 @@ def test_wrong_options_are_said_in_one_line(options: dict[str, Any], expected: s
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_without_a_package_or_a_browser_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_package_or_a_browser_one_line_says_what_to_install(
+    no_browser: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "miniwob", None)
         with pytest.raises(RunFailed, match=r"pip install 'sightline\[miniwob\]'"):
