@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -673,38 +670,24 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def real_server(vlm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a `transformers serve` with that model, as a process of its own."""
+def real_server(vlm: Path) -> Iterator[str]:
+    """Address of a `transformers serve` with that model, in a thread of this process."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
+    from transformers.cli.serve import Serve
+
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("serve") / "log"
-    run = "from transformers.cli.transformers import main; main()"
-    command = [
-        sys.executable,
-        "-c",
-        run,
-        "serve",
-        str(vlm),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--device",
-        "cpu",
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process:
-        try:
-            deadline = time.monotonic() + 180
-            while not _listens(port):
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
-                time.sleep(0.1)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            process.terminate()
+    server = Serve(force_model=str(vlm), host="127.0.0.1", port=port, device="cpu", non_blocking=True)
+    try:
+        deadline = time.monotonic() + 600
+        while not _listens(port):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.kill_server()
 
 
 def _listens(port: int) -> bool:
