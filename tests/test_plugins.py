@@ -23,6 +23,7 @@ from sightline import registry
 from sightline.config import bundled
 from sightline.config.loading import load_recipe
 from sightline.errors import BadInput
+from sightline.preferences.settings import TEACHER
 from sightline.rewards.base import Clip, Need, RewardModel
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 from sightline.runs.metrics import read_metrics
@@ -245,6 +246,13 @@ def test_what_cannot_be_registered(name: Any, plugin: Any, said: str, monkeypatc
         registry.register(None, "block", plugin)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="there is no reward 'bloc'"):
         registry.find("reward", "bloc")
+
+
+def test_what_is_registered_and_no_recipe_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    registry.register("teacher", "block", Path)
+    with pytest.raises(BadInput, match=r"^the teacher 'block' is not a recipe block, a subclass of sl\.TeacherConfig$"):
+        TEACHER.block({"kind": "block"})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ package, which needs no line of code to be found:
 
 What a plug-in is:
 
-    reward, teacher, feedback, algorithm    a recipe block, a subclass of the base in `sightline.config.blocks`
+    reward, teacher, feedback, algorithm    a recipe block, a subclass of `sl.RewardConfig`, `sl.TeacherConfig`,
+                                            `sl.FeedbackConfig` or `sl.AlgorithmConfig`
     provider                                a class with `of(config)`, see `sightline.models.chat.messages.ChatModel`
     env                                     a `sightline.envs.tasks.Task`
 

@@ -53,7 +53,8 @@ class Plugin:
         else:
             block = _block_of_code(name)
         if not (isinstance(block, type) and issubclass(block, Strict)):
-            raise BadInput(f"the {self.kind} '{name}' is not a recipe block, a class of sightline.config.blocks")
+            base = f"sl.{self.kind.capitalize()}Config"
+            raise BadInput(f"the {self.kind} '{name}' is not a recipe block, a subclass of {base}")
         return block
 
     def make_default(self) -> Any:
