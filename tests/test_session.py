@@ -13,17 +13,20 @@ import pytest
 from conftest import TINY, Finished
 
 Sightline = Callable[..., Finished]
-CONTROL = ("cartpole", *(one for one in TINY if not one.startswith(("videos", "tensorboard"))), "tensorboard=true")
+CONTROL = (
+    *("cartpole", *(one for one in TINY if not one.startswith(("videos", "tensorboard"))), "tensorboard=true"),
+    *("steps=128", "evaluation.episodes=1", "evaluation.test_episodes=1"),
+)
 AGENT = (
-    *("numberline", "steps=40", "rollouts.tasks=4", "rollouts.parallel=4", "evaluation.every=20"),
-    *("evaluation.episodes=2", "evaluation.test_episodes=2"),
+    *("numberline", "steps=20", "rollouts.tasks=2", "rollouts.parallel=2", "evaluation.every=20"),
+    *("evaluation.episodes=1", "evaluation.test_episodes=1", "replies.thoughts=false", "replies.max_tokens=24"),
 )
 
 
 @pytest.mark.parametrize("arguments", [CONTROL, AGENT], ids=["control", "agent"])
 def test_films_while_training_goes_on(sightline: Sightline, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     run = tmp_path / "run"
-    steps = 64 if arguments is CONTROL else 20
+    steps = 64 if arguments is CONTROL else 8
     done = sightline("train", *arguments, "videos={final: false, " + f"every: {steps}" + "}", "--run-dir", run)
     assert done.code == 0, done.err
     films = sorted(file.name for file in (run / "videos").iterdir())
