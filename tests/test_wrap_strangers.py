@@ -55,7 +55,7 @@ from test_wrap import COUNT, Moments, Positions, Times
 
 CLOCK = functools.partial(Clock, "rgb_array")
 REACH = functools.partial(Reach, "rgb_array")
-SMALL = {"learning_starts": 32, "batch_size": 8, "device": "cpu"}
+SMALL = {"learning_starts": 32, "batch_size": 8, "buffer_size": 1_000, "device": "cpu"}
 
 
 class Darkness(RewardModel):
