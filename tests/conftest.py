@@ -27,12 +27,15 @@ import fork_server
 from changed import changed_parts
 from empty_plots import leave_plots_empty, plots_made
 from fork_server import ForkedProcess
+from small_landscapes import leave_landscapes_small
 
 # How long an example takes says nothing of the code: machines are busy with other things, too.
 hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+
+leave_landscapes_small()  # before any test imports what makes them
 
 TESTS = Path(__file__).parent
 SENTENCES = ("a pole upright on the cart", "the cart at the left edge", "pole and cart", "a car in the mountain")
@@ -257,12 +260,12 @@ def start_sightline(*arguments: Any, cwd: Path, **environment: str) -> subproces
     """The command as a process of its own, in a session of its own.
 
     It is forked from one that has imported the libraries, unless variables are given that libraries read when they are
-    imported.
+    imported. With `HURRIED` it gives up sooner what it waits for.
     """
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment
     words = list(map(str, arguments))
-    if environment.keys() <= {"TMPDIR"}:
+    if environment.keys() <= {"TMPDIR", "HURRIED", "SIGHTLINE_LEASE_TIMEOUT"}:
         return fork_server.start(words, cwd, variables)
     return subprocess.Popen(
         [sys.executable, "-m", "sightline", *words],
@@ -290,7 +293,7 @@ def train_run(sightline: Callable[..., Finished], tmp_path: Path) -> Callable[..
 def trained(folder: Path, *arguments: Any) -> Path:
     """Train in a process of its own, to the end; gives the run folder."""
     process = start_sightline("train", *arguments, "--run-dir", folder / "run", cwd=folder)
-    _, err = process.communicate(timeout=240)
+    _, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     return folder / "run"
 

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -172,6 +173,7 @@ def become(job: dict[str, Any]) -> None:
     """Turn this process into that of a command."""
     os.environ.clear()
     os.environ.update(job["environment"])
+    _apply(os.environ)
     os.chdir(job["folder"])
     tempfile.tempdir = None
     sys.argv = ["sightline", *job["arguments"]]
@@ -181,8 +183,25 @@ def become(job: dict[str, Any]) -> None:
             sys.path.insert(1, place)
 
 
+def _apply(variables: MutableMapping[str, str]) -> None:
+    """Do what variables say that are read when modules are imported; `HURRIED` is of the tests alone."""
+    from sightline.envs import workers
+    from sightline.runs import lease
+    from sightline.runs.stopping import StopRequests
+
+    if "SIGHTLINE_LEASE_TIMEOUT" in variables:
+        lease.TIMEOUT = float(variables["SIGHTLINE_LEASE_TIMEOUT"])
+    if variables.pop("HURRIED", ""):
+        StopRequests.overdue.__defaults__ = (0.5,)
+        workers.CLOSING_SECONDS = 0.5
+
+
 def _import_libraries() -> None:
     import torch._dynamo  # noqa: F401  # which the first optimiser of a process imports
+
+    from small_landscapes import leave_landscapes_small
+
+    leave_landscapes_small()
 
     import sightline.cli.commands
     import sightline.control.trainer
