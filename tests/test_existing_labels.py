@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import sightline as sl
-from conftest import Finished
+from conftest import Finished, trained
 from sightline.config.blocks import checked_block
 from sightline.config.loading import load_recipe
 from sightline.envs.tasks import find_task
@@ -38,6 +38,12 @@ UNASKED = ("reward.questions=0", *NOBODY)
 def train(train_run: Callable[..., Path]) -> Callable[..., Path]:
     """A run that must succeed: `train("seed=1", …)` -> its folder."""
     return functools.partial(train_run, RECIPE, *LITTLE)
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`train(SCRIPTED)`, which others learn from."""
+    return trained(tmp_path_factory.mktemp("labelled"), RECIPE, *LITTLE, SCRIPTED)
 
 
 def goal() -> tuple[str, ...]:
@@ -81,8 +87,8 @@ def usable(folder: Path) -> list[StoredLabel]:
 # -- training ----------------------------------------------------------------------------------------------------------
 
 
-def test_another_run_learns_from_them_and_asks_nobody(train: Callable[..., Path]) -> None:
-    first = train(SCRIPTED, name="first")
+def test_another_run_learns_from_them_and_asks_nobody(train: Callable[..., Path], labelled: Path) -> None:
+    first = labelled
     with LabelStore(first / "labels") as store:
         known = sum(label.answer.value is not None for label in store.labels())
     second = train("seed=1", *UNASKED, f"reward.labels_from={first}", name="second")
@@ -95,8 +101,8 @@ def test_another_run_learns_from_them_and_asks_nobody(train: Callable[..., Path]
     assert sl.LearnedReward.load(second).ready
 
 
-def test_they_are_learned_from_beside_new_questions(train: Callable[..., Path]) -> None:
-    first, second = train(SCRIPTED, name="first"), train(SCRIPTED, "seed=1", name="second")
+def test_they_are_learned_from_beside_new_questions(train: Callable[..., Path], labelled: Path) -> None:
+    first, second = labelled, train(SCRIPTED, "seed=1", name="second")
     stores = (first, second / "labels", first / "labels")  # one of them twice, whose labels count once
     third = train(SCRIPTED, "seed=2", f"reward.labels_from={','.join(map(str, stores))}", name="third")
     records = read_metrics(third / "metrics.jsonl")
@@ -107,10 +113,9 @@ def test_they_are_learned_from_beside_new_questions(train: Callable[..., Path]) 
     assert len(rows_of(third, "examples")["values"]) == existing + kept
 
 
-def test_resuming_exactly(train: Callable[..., Path], sightline: Sightline, tmp_path: Path) -> None:
+def test_resuming_exactly(train: Callable[..., Path], labelled: Path, sightline: Sightline, tmp_path: Path) -> None:
     """From before the first question and from after it; the labels that exist are learned from once."""
-    labels = train(SCRIPTED, "seed=5", name="labels")
-    options = (SCRIPTED, f"reward.labels_from={labels}", "checkpoints.keep=20", "checkpoints.every=32")
+    options = (SCRIPTED, "seed=5", f"reward.labels_from={labelled}", "checkpoints.keep=20", "checkpoints.every=32")
     whole = train(*options).rename(tmp_path / "whole")
     for keep in (1, 5):
         run = cut(whole, tmp_path / "run", keep)

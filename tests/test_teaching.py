@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TINY, Finished
+from conftest import TINY, Finished, trained
 from sightline.config.loading import load_recipe
 from sightline.labels.store import BACKUP, DATABASE, LabelStore
 from sightline.preferences.config import LearnedConfig
@@ -82,6 +82,12 @@ def train(train_run: Callable[..., Path]) -> Callable[..., Path]:
     return functools.partial(train_run, RECIPE, *LITTLE)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`train()`, in a process of its own; tests work on copies."""
+    return trained(tmp_path_factory.mktemp("plain"), RECIPE, *LITTLE)
+
+
 # -- what can be said -------------------------------------------------------------------------------------------------
 
 FEEDBACKS = {
@@ -102,25 +108,30 @@ PICTURES = (
 """States that are pictures."""
 
 
-@pytest.mark.parametrize("teacher", ["encoder", "scripted"])
-@pytest.mark.parametrize("feedback", FEEDBACKS)
-def test_every_feedback_and_teacher(train: Callable[..., Path], feedback: str, teacher: str) -> None:
-    run = train(*FEEDBACKS[feedback], f"reward.teacher.kind={teacher}")
-    check_run(run, teacher)
+@pytest.mark.parametrize(
+    ("feedback", "teacher", "model", "segment", "lag"),
+    [
+        ("pairs", "encoder", "cnn", 4, "true"),
+        ("pairs", "scripted", "embeddings", 4, "false"),
+        ("ratings", "encoder", "states", 1, "true"),
+        ("ratings", "scripted", "cnn", 1, "false"),
+        ("scores", "encoder", "embeddings", 1, "true"),
+        ("scores", "scripted", "states", 4, "false"),
+        ("ladder", "encoder", "embeddings", 1, "false"),
+        ("ladder", "scripted", "embeddings", 1, "true"),
+    ],
+)
+def test_every_feedback_with_every_teacher_and_every_model_with_segments(
+    train: Callable[..., Path], feedback: str, teacher: str, model: str, segment: int, lag: str
+) -> None:
+    run = train(
+        *(*FEEDBACKS[feedback], f"reward.teacher.kind={teacher}"),
+        *(*MODELS[model], f"reward.segment={segment}", f"reward.lag={lag}"),
+    )
+    check_run(run, teacher, segment)
     kind = {"pairs": "compare", "ladder": "compare", "ratings": "rate", "scores": "score"}[feedback]
     with LabelStore(run / "labels") as store:
         assert {label.kind for label in store.labels()} == {kind}
-
-
-@pytest.mark.parametrize(
-    ("model", "segment", "lag"),
-    [
-        *(("embeddings", 1, "true"), ("embeddings", 4, "false"), ("cnn", 1, "false")),
-        *(("cnn", 4, "true"), ("states", 1, "true"), ("states", 4, "false")),
-    ],
-)
-def test_every_model_and_segments(train: Callable[..., Path], model: str, segment: int, lag: str) -> None:
-    check_run(train(*MODELS[model], f"reward.segment={segment}", f"reward.lag={lag}"), "encoder", segment)
 
 
 def check_run(run: Path, teacher: str, segment: int = 1) -> None:
@@ -145,8 +156,8 @@ def check_run(run: Path, teacher: str, segment: int = 1) -> None:
     assert np.isfinite(paid[replay_of(run)["committed"]]).all()
 
 
-def test_equal_seeds_give_equal_runs_and_others_do_not(train: Callable[..., Path]) -> None:
-    first, second, other = train(name="first"), train(name="second"), train("seed=1", name="other")
+def test_equal_seeds_give_equal_runs_and_others_do_not(train: Callable[..., Path], plain: Path) -> None:
+    first, second, other = plain, train(name="second"), train("seed=1", name="other")
     assert numbers(first) == numbers(second)
     assert result_of(first) == result_of(second)
     assert same(source_of(first), source_of(second))
@@ -192,9 +203,7 @@ def test_the_same_recipe_with_other_rewards(sightline: Sightline, tmp_path: Path
 # -- relabelling ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model", "rows"), [("embeddings", 200), ("embeddings", 45), ("embeddings", 24), ("cnn", 24), ("states", 45)]
-)
+@pytest.mark.parametrize(("model", "rows"), [("embeddings", 200), ("embeddings", 24), ("cnn", 24), ("states", 45)])
 def test_every_stored_transition_is_paid_by_the_newest_reward(
     train: Callable[..., Path], model: str, rows: int, bundled: Any
 ) -> None:
@@ -248,17 +257,16 @@ def test_runs_that_share_a_store_pay_once(train: Callable[..., Path], tmp_path: 
         assert {label.context.run for label in store.labels()} == {RunFolder(first).id}
 
 
-def test_labels_stay_a_runs_own_when_its_folder_is_renamed(train: Callable[..., Path], sightline: Sightline) -> None:
+def test_labels_stay_a_runs_own_when_its_folder_is_renamed(plain: Path, sightline: Sightline, tmp_path: Path) -> None:
     """They carry its id; another run may have the folder's name by then."""
-    first = train(name="first")
-    moved = first.rename(first.parent / "moved")
+    moved = Path(shutil.copytree(plain, tmp_path / "moved"))
     with LabelStore(moved / "labels") as store:
         (run,) = {label.context.run for label in store.labels()}
         count = len(store.labels())
-    assert run == RunFolder(moved).id != "first"
+    assert run == RunFolder(moved).id != plain.name
     done = sightline("label", "stats", moved, "--run", moved, "--json")
     assert json.loads(done.out)["teachers"][0]["labels"] == count, done.err
-    assert sightline("label", "stats", moved, "--run", "first").code == 2
+    assert sightline("label", "stats", moved, "--run", plain.name).code == 2
 
 
 def test_a_damaged_label_database(train: Callable[..., Path], sightline: Sightline, tmp_path: Path) -> None:
@@ -281,7 +289,8 @@ def clock(shade: int, *overrides: str) -> tuple[str, ...]:
     """Arguments of a run on a clock whose pictures are all alike with shade 0."""
     settings = ("reward.kind=learned", SCRIPTED, "reward.model.kind=cnn", "reward.model.channels=[4]")
     sizes = ("envs=2", "steps=480", "learner.chunk=8", "learner.learning_starts=16", "learner.batch_size=8")
-    return ("env=small_envs:Clock", f"env_options.shade={shade}", *settings, *sizes, *ASKING, *overrides)
+    quick = ("videos=false", "tensorboard=false", "evaluation.episodes=1", "evaluation.test_episodes=1")
+    return ("env=small_envs:Clock", f"env_options.shade={shade}", *settings, *sizes, *quick, *ASKING, *overrides)
 
 
 def test_pictures_that_do_not_change_end_a_run(sightline: Sightline, tmp_path: Path) -> None:
@@ -294,7 +303,9 @@ def test_pictures_that_do_not_change_end_a_run(sightline: Sightline, tmp_path: P
 
 def test_few_different_pictures_are_said_to_be_few(sightline: Sightline, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = sightline("train", *clock(1, "env_options.shortest=2", "env_options.longest=3"), "--run-dir", run)
+    done = sightline(
+        "train", *clock(1, "env_options.shortest=2", "env_options.longest=3", "steps=192"), "--run-dir", run
+    )
     assert done.code == 0, done.err
     (said, *_) = (line for line in done.lines if "instead of 10 questions" in line)
     assert "look different, and nothing is asked twice" in said
@@ -398,8 +409,10 @@ def test_schedules() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_evaluating_a_run_again(train: Callable[..., Path], sightline: Sightline, model: str) -> None:
-    run = train(*MODELS[model])
+def test_evaluating_a_run_again(
+    train: Callable[..., Path], plain: Path, sightline: Sightline, tmp_path: Path, model: str
+) -> None:
+    run = train(*MODELS[model]) if MODELS[model] else Path(shutil.copytree(plain, tmp_path / "run"))
     before = (run / "labels" / DATABASE).read_bytes()
     done = sightline("evaluate", run, "--episodes", 3, "--json")
     assert done.code == 0, done.err
@@ -488,27 +501,38 @@ def lose(labels: Path, what: str, after: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "arguments"),
+    ("lost", "keeps", "arguments"),
     [
-        ("none", ()),
-        ("some", ("reward.lag=true",)),
-        ("all", ("reward.lag=true", SCRIPTED, "reward.teacher.equal=0.3", "reward.segment=2")),
-        ("some", ("reward.lag=true", SCRIPTED, *FEEDBACKS["scores"], "reward.questions=3")),
-        ("none", (*FEEDBACKS["scores"], *MODELS["states"])),
-        ("some", ("reward.lag=true", *FEEDBACKS["ratings"])),
-        ("none", (*FEEDBACKS["ladder"], "reward.lag=true")),
-        ("none", (*MODELS["cnn"], "reward.feedback.sampler=k_center_entropy", "reward.fitting.reset_weights=false")),
-        ("none", PICTURES),
+        ("none", (1, 5), ()),
+        ("some", (1, 5), ("reward.lag=true",)),
+        ("all", (5,), ("reward.lag=true", SCRIPTED, "reward.teacher.equal=0.3", "reward.segment=2")),
+        ("some", (5,), ("reward.lag=true", SCRIPTED, *FEEDBACKS["scores"], "reward.questions=3")),
+        ("none", (5,), (*FEEDBACKS["scores"], *MODELS["states"])),
+        ("some", (5,), ("reward.lag=true", *FEEDBACKS["ratings"])),
+        ("none", (5,), (*FEEDBACKS["ladder"], "reward.lag=true")),
+        (
+            *("none", (5,)),
+            (*MODELS["cnn"], "reward.feedback.sampler=k_center_entropy", "reward.fitting.reset_weights=false"),
+        ),
+        ("none", (1, 5), PICTURES),
     ],
     ids=["pairs", "lag", "lag-equal", "lag-scores", "scores-states", "lag-ratings", "lag-ladder", "cnn", "pictures"],
 )
 def test_resuming_from_any_checkpoint(
-    train: Callable[..., Path], sightline: Sightline, tmp_path: Path, arguments: tuple[str, ...], lost: str
+    train: Callable[..., Path],
+    sightline: Sightline,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    lost: str,
+    keeps: tuple[int, ...],
 ) -> None:
-    """Whatever was labelled after the checkpoint is remembered, or asked again with the same answers."""
+    """Whatever was labelled after the checkpoint is remembered, or asked again with the same answers.
+
+    Before the first lesson, which is after two checkpoints, all kinds of feedback are in the same state.
+    """
     options = (*arguments, "checkpoints.keep=20", "checkpoints.every=32")
     whole = train(*options, name="run").rename(tmp_path / "whole")
-    for keep in (1, 5):
+    for keep in keeps:
         run = cut(whole, tmp_path / "run", keep)
         saved = int(newest_checkpoint(run).name.rpartition("-")[2])
         lose(run / "labels", lost, after=saved - 64 if "reward.lag=true" in arguments else saved)
@@ -533,16 +557,16 @@ def check_equal(run: Path, whole: Path) -> None:
 
 
 LONG = (
-    *("steps=900", "envs=4", "episode_steps=37", "videos=false", "tensorboard=false", "learner.chunk=8"),
-    *("learner.gradient_steps=4", "learner.batch_size=32", "learner.learning_starts=128", "learner.buffer_size=400"),
-    *("checkpoints.every=128", "evaluation.every=450", "evaluation.episodes=2", "evaluation.test_episodes=2"),
-    *("reward.explore=200", "reward.every=100", "reward.questions=12", "reward.pool=60", "reward.fitting.epochs=5"),
-    *("reward.budget.questions=120", "reward.segment=2"),
+    *("steps=640", "envs=4", "episode_steps=37", "videos=false", "tensorboard=false", "learner.chunk=8"),
+    *("learner.gradient_steps=4", "learner.batch_size=16", "learner.learning_starts=64", "learner.buffer_size=300"),
+    *("checkpoints.every=64", "evaluation.every=320", "evaluation.episodes=1", "evaluation.test_episodes=1"),
+    *("reward.explore=100", "reward.every=80", "reward.questions=8", "reward.pool=40", "reward.fitting.epochs=4"),
+    *("reward.fitting.ensemble=2", "reward.reset_updates=10", "reward.budget.questions=60", "reward.segment=2"),
 )
 
 
 def wait_for_checkpoints(run: Path, count: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     while len(list((run / "checkpoints").glob("step-*/manifest.json"))) < count:
         assert process.poll() is None, f"ended too early: {process.communicate()}"
         assert time.monotonic() < deadline
@@ -565,7 +589,7 @@ def test_killed_and_resumed(
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == (-9 if number == signal.SIGKILL else 143), err
     assert not (run / "result.json").exists()
     done = sightline("train", RECIPE, *options, "--run-dir", run, "--resume")
@@ -581,9 +605,10 @@ def test_killed_and_resumed(
 
 @pytest.mark.learning
 def test_preferences_teach_a_policy_to_balance(sightline: Sightline, tmp_path: Path) -> None:
-    shorter = ("steps=6000", "reward.explore=1000", "reward.every=1000", "videos=false", "tensorboard=false")
-    small = ("evaluation.every=1000", "evaluation.episodes=6", "evaluation.test_episodes=20", "checkpoints.every=9000")
-    done = sightline("train", RECIPE, *shorter, *small, "--run-dir", tmp_path / "run")
+    shorter = ("steps=3000", "reward.explore=600", "reward.every=600", "videos=false", "tensorboard=false")
+    small = ("evaluation.every=600", "evaluation.episodes=3", "evaluation.test_episodes=10", "checkpoints.every=9000")
+    learner = ("learner.hidden=[64,64]", "learner.batch_size=64")
+    done = sightline("train", RECIPE, *shorter, *small, *learner, "--run-dir", tmp_path / "run")
     assert done.code == 0, done.err
     result, (first, *_, last) = result_of(tmp_path / "run"), lessons(tmp_path / "run")
     assert first["labels/accuracy"] >= 0.85, "the teacher sees what matters"
