@@ -23,7 +23,10 @@ from sightline.control.background import EvaluationProcess, wants_process
 from sightline.runs.state import read_state
 
 Sightline = Callable[..., Finished]
-ARGUMENTS = ("cartpole", *TINY, "evaluation.every=64", "seed=3")
+ARGUMENTS = (
+    *("cartpole", *TINY, "envs=2", "seed=3"),
+    *("evaluation.every=64", "evaluation.episodes=1", "evaluation.test_episodes=1"),
+)
 BACKGROUND = (*ARGUMENTS, "evaluation.background=true")
 
 
@@ -74,7 +77,7 @@ def test_kill_nine_ends_all_and_resuming_finds_the_same(
     temporary.mkdir()
     command = ("train", *BACKGROUND, *overrides, "--run-dir", run)
     process = start_sightline(*command, cwd=tmp_path, TMPDIR=str(temporary))
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while len(list((run / "checkpoints").glob("step-*"))) < 2:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
@@ -83,7 +86,7 @@ def test_kill_nine_ends_all_and_resuming_finds_the_same(
     # The process that evaluates is in a group of its own, and is not killed with the others.
     process.kill() if victim == "parent" else os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(others, timeout=30)
+    _, alive = psutil.wait_procs(others, timeout=120)
     assert not alive, "its standard input has come to an end"
     assert not list(temporary.glob("sightline-*")), "the policies that were evaluated"
     kept = Path(shutil.copytree(run, tmp_path / "kept"))

@@ -175,7 +175,7 @@ def test_a_run_goes_on_without_a_display(tmp_path: Path, broken: str) -> None:
             process = start(*arguments, stdout=subprocess.PIPE, stderr=full)
     else:
         process = start(*arguments, stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2))
-    out, _ = process.communicate(timeout=240)
+    out, _ = process.communicate(timeout=900)
     assert process.returncode == 0
     assert (tmp_path / "run" / "result.json").is_file()
     assert [line.split()[0] for line in out.splitlines()] == ["untrained", "trained", "report"]
@@ -200,13 +200,13 @@ def test_output_that_is_lost_is_told(broken: str, code: int, said: str) -> None:
         process.stdout = None
     else:
         process = start("recipes", stderr=subprocess.PIPE, preexec_fn=lambda: os.close(1))
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=600)
     assert (process.returncode, err) == (code, said)
 
 
 def test_errors_of_a_command_without_stderr_do_not_go_to_stdout() -> None:
     process = start("train", "nosuch", stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2))
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=600)
     assert (process.returncode, out) == (2, "")
 
 
@@ -273,7 +273,7 @@ def test_a_signal_while_modules_are_imported_is_told_in_a_line(
         env=os.environ | {"PYTHONPATH": folders},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stderr) == (128 + number, f"sightline: stopped by {number.name}\n")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from conftest import TINY, Finished, start_sightline
+from conftest import TINY, Finished, start_sightline, trained
 from sightline.errors import BadInput
 from sightline.runs import lease as leases
 from sightline.runs.files import read_document, write_document
@@ -28,6 +28,12 @@ from sightline.runs.metrics import read_metrics
 Sightline = Callable[..., Finished]
 ENDLESS = ("cartpole", *TINY, "steps=400000", "checkpoints.every=64", "evaluation.every=100000")
 """A run that lives as long as it is let."""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has come to its end; tests work on copies."""
+    return trained(tmp_path_factory.mktemp("finished"), "cartpole", *TINY)
 
 
 @pytest.fixture
@@ -223,7 +229,7 @@ def steps(run: Path) -> list[int]:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -259,7 +265,7 @@ def test_a_second_starter_and_a_second_resumer_are_refused(
         assert f"process {first.pid}" in line or "exists already" in line
     assert f"is being written by process {first.pid} on" in refused.err
     first.send_signal(signal.SIGTERM)
-    _, err = first.communicate(timeout=60)
+    _, err = first.communicate(timeout=600)
     assert first.returncode == 143, err
     assert not (run / LEASE).exists()
     told = steps(run)
@@ -268,20 +274,23 @@ def test_a_second_starter_and_a_second_resumer_are_refused(
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["two starters", "two resumers"])
 def test_of_two_at_once_one_goes_on_and_one_is_told(
-    sightline: Sightline, start: Callable[..., subprocess.Popen[str]], tmp_path: Path, resumed: bool
+    sightline: Sightline,
+    start: Callable[..., subprocess.Popen[str]],
+    finished: Path,
+    tmp_path: Path,
+    resumed: bool,
 ) -> None:
     run = tmp_path / "run"
     arguments = ("train", "cartpole", *TINY, "--run-dir", run)
     if resumed:
-        assert sightline(*arguments).code == 0
+        shutil.copytree(finished, run)
         arguments = ("train", "--run-dir", run, "--resume", "steps=384")
     both = [start(*arguments) for _ in range(2)]
-    outcomes = sorted((process.wait(timeout=180), process.communicate()[1]) for process in both)
+    outcomes = sorted((process.wait(timeout=900), process.communicate()[1]) for process in both)
     assert [code for code, _ in outcomes] == [0, 2], outcomes
     (line,) = outcomes[1][1].splitlines()
     assert "is being written by process" in line or "exists already" in line
-    alone = tmp_path / "alone"
-    assert sightline("train", "cartpole", *TINY, "--run-dir", alone).code == 0
+    alone = Path(shutil.copytree(finished, tmp_path / "alone"))
     if resumed:
         assert sightline("train", "--run-dir", alone, "--resume", "steps=384").code == 0
     assert steps(run) == steps(alone), "nobody else has written"
@@ -302,19 +311,19 @@ def test_an_owner_that_was_stopped_and_woken_writes_nothing_more(
     sightline: Sightline, start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    first = start("train", *ENDLESS, "--run-dir", run, SIGHTLINE_LEASE_TIMEOUT="2")
+    first = start("train", *ENDLESS, "--run-dir", run, SIGHTLINE_LEASE_TIMEOUT="1")
     wait_for(lambda: (run / "checkpoints").is_dir() and len(list((run / "checkpoints").glob("step-*"))) > 1, first)
     stop_between_writes(first, run)
     early = start("train", "--run-dir", run, "--resume", SIGHTLINE_LEASE_TIMEOUT="600")
-    assert early.wait(timeout=120) == 2
+    assert early.wait(timeout=600) == 2
     assert f"process {first.pid}" in early.communicate()[1]
-    time.sleep(2.5)
-    second = start("train", "--run-dir", run, "--resume", SIGHTLINE_LEASE_TIMEOUT="2")
+    time.sleep(1.5)
+    second = start("train", "--run-dir", run, "--resume", SIGHTLINE_LEASE_TIMEOUT="1")
     wait_for(lambda: read_document(run / LEASE).get("pid") == second.pid, second)
     stop_between_writes(second, run)  # so that whatever changes now was changed by the first
     frozen = {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file()}
     os.kill(first.pid, signal.SIGCONT)
-    _, err = first.communicate(timeout=60)
+    _, err = first.communicate(timeout=600)
     assert first.returncode == 1, err
     assert f"belongs to process {second.pid}" in err.splitlines()[-1]
     assert {file: file.stat().st_mtime_ns for file in run.rglob("*") if file.is_file()} == frozen
@@ -325,22 +334,21 @@ def test_an_owner_that_was_stopped_and_woken_writes_nothing_more(
 # -- longer runs -------------------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_can_be_made_longer(sightline: Sightline, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    assert sightline("train", "cartpole", *TINY, "--run-dir", run).code == 0
+def test_a_finished_run_can_be_made_longer(sightline: Sightline, finished: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
     before = read_metrics(run / "metrics.jsonl")
     identity, short = read_document(run / "run.json")["id"], read_document(run / "result.json")
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
-    done = sightline("train", "--run-dir", run, "--resume", "steps=512")
+    done = sightline("train", "--run-dir", run, "--resume", "steps=384")
     assert done.code == 0, done.err
     assert "resuming from step 256" in done.err
     after = read_metrics(run / "metrics.jsonl")
     assert after[: len(before)] == before, "what was measured stays"
-    assert after[-1]["step"] == 512
-    assert "steps: 512" in (run / "recipe.yaml").read_text()
+    assert after[-1]["step"] == 384
+    assert "steps: 384" in (run / "recipe.yaml").read_text()
     assert read_document(run / "run.json")["id"] == identity
     assert read_document(run / "result-256.json") == short
-    again = sightline("train", "cartpole", *TINY, "steps=512", "--run-dir", copy, "--resume")
+    again = sightline("train", "cartpole", *TINY, "steps=384", "--run-dir", copy, "--resume")
     assert again.code == 0, again.err
     without_time = [{k: v for k, v in record.items() if not k.startswith("time/")} for record in after]
     theirs = read_metrics(copy / "metrics.jsonl")
@@ -348,9 +356,10 @@ def test_a_finished_run_can_be_made_longer(sightline: Sightline, tmp_path: Path)
 
 
 @pytest.mark.parametrize("override", ["steps=128", "seed=3", "learner.gamma=0.5"])
-def test_a_run_is_made_neither_shorter_nor_another(sightline: Sightline, tmp_path: Path, override: str) -> None:
-    run = tmp_path / "run"
-    assert sightline("train", "cartpole", *TINY, "--run-dir", run).code == 0
+def test_a_run_is_made_neither_shorter_nor_another(
+    sightline: Sightline, finished: Path, tmp_path: Path, override: str
+) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
     recipe = (run / "recipe.yaml").read_bytes()
     refused = sightline("train", "cartpole", *TINY, override, "--run-dir", run, "--resume")
     assert (refused.code, len(refused.lines)) == (2, 1)

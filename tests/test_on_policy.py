@@ -18,7 +18,7 @@ import torch
 from gymnasium import spaces
 from stable_baselines3 import PPO
 
-from conftest import TINY_ON_POLICY, Finished, result_of, start_sightline
+from conftest import TINY_ON_POLICY, Finished, result_of, start_sightline, trained
 from sightline.api import Run
 from sightline.config.learners import OtherOnPolicyLearner, PPOLearner, nearest_divisor
 from sightline.config.loading import for_control, load_recipe
@@ -375,19 +375,26 @@ def test_a_class_of_another_package(train: Callable[..., Path]) -> None:
 
 
 def test_evaluation_in_the_background_gives_the_same_numbers(train: Callable[..., Path]) -> None:
-    arguments = ("cartpole", "learner.algorithm=PPO")
+    arguments = ("cartpole", "learner.algorithm=PPO", "steps=128", "evaluation.every=64", "evaluation.test_episodes=1")
     beside = train(*arguments, "evaluation.background=true")
     between = train(*arguments, "evaluation.background=false", name="between")
     assert json.loads((beside / "warnings.json").read_text())["warnings"] == []
     assert result_of(beside) == result_of(between)
 
 
+@pytest.fixture(scope="module")
+def preferences_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe, *overrides = PREFERENCES
+    folder = tmp_path_factory.mktemp("preferences")
+    return trained(folder, recipe, *TINY_ON_POLICY, *overrides, "checkpoints.keep=9")
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_a_reward_learned_from_preferences(
-    train: Callable[..., Path], sightline: Sightline, tmp_path: Path, keep: int
+    preferences_run: Path, sightline: Sightline, tmp_path: Path, keep: int
 ) -> None:
     """It explores for novelty, asks, learns, and goes on exactly from any checkpoint."""
-    run = train(*PREFERENCES, "checkpoints.keep=9")
+    run = preferences_run
     lessons = [record for record in numbers(run) if "labels/asked" in record]
     assert len(lessons) >= 2 and lessons[-1]["labels/kept"] > 0
     part = cut(run, tmp_path / "part", keep)
@@ -410,10 +417,10 @@ def test_a_reward_that_changes_leaves_it_known_that_episodes_are_terminated(
 
 
 def test_kill_nine_and_resume(train: Callable[..., Path], sightline: Sightline, tmp_path: Path) -> None:
-    arguments = ("cartpole", "learner.algorithm=PPO", "steps=2048", "learner.frames_every=2")
+    arguments = ("cartpole", "learner.algorithm=PPO", "steps=1024", "learner.frames_every=2", "evaluation.every=512")
     run = tmp_path / "killed"
     process = start_sightline("train", arguments[0], *TINY_ON_POLICY, *arguments[1:], "--run-dir", run, cwd=tmp_path)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 600
     while len(list((run / "checkpoints").glob("step-*/manifest.json"))) < 2:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)

@@ -292,7 +292,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     command = ("sweep", "cartpole", *SMALL, "seed=0..1", "--run-dir", folder / "mine", "--processes", "2")
     first, victim = start_sightline(*command, cwd=folder), folder / "mine" / "seed=1"
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while not any(victim.glob("checkpoints/step-*/manifest.json")) and time.monotonic() < deadline:
             time.sleep(0.002)
     finally:
