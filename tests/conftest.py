@@ -27,7 +27,7 @@ import fork_server
 from changed import changed_parts
 from empty_plots import leave_plots_empty, plots_made
 from fork_server import ForkedProcess
-from small_landscapes import leave_landscapes_small
+from light_runs import lighten_runs
 
 # How long an example takes says nothing of the code: machines are busy with other things, too.
 hypothesis.settings.register_profile(
@@ -35,7 +35,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
-leave_landscapes_small()  # before any test imports what makes them
+lighten_runs()  # before any test imports what makes them
 
 TESTS = Path(__file__).parent
 SENTENCES = ("a pole upright on the cart", "the cart at the left edge", "pole and cart", "a car in the mountain")

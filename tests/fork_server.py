@@ -199,9 +199,9 @@ def _apply(variables: MutableMapping[str, str]) -> None:
 def _import_libraries() -> None:
     import torch._dynamo  # noqa: F401  # which the first optimiser of a process imports
 
-    from small_landscapes import leave_landscapes_small
+    from light_runs import lighten_runs
 
-    leave_landscapes_small()
+    lighten_runs()
 
     import sightline.cli.commands
     import sightline.control.trainer
