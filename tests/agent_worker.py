@@ -1,14 +1,16 @@
 """Commands that are killed: a process that never learns itself forks a child for each of them.
 
-    python tests/agent_worker.py < jobs.json
+    python tests/agent_worker.py [MODULE …] < jobs.json
 
 A job is `{"arguments": […], "log": file, "die": null}`, or with `"die": [place, time, signal]`: the child is sent that
 signal when it is for the so-manieth time at that place. Its exit codes are printed, as a list, in the end. (Forking
-spares the seconds in which libraries are loaded; torch learns in no child of a process that has learned.)
+spares the seconds in which libraries are loaded, those of the modules that are named included; torch learns in no child
+of a process that has learned.)
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pkgutil
@@ -102,5 +104,7 @@ def start(job: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     leave_plots_empty()
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     load_vlm(value_head=True, device="cpu")  # what is imported here need not be in every child
     print(json.dumps([run(job) for job in json.load(sys.stdin)]))

@@ -37,16 +37,17 @@ ENTRY_POINTS = {
     "provider": "eyes = bright_kit:EyesModel",
     "env": "lamp = bright_kit:LAMP\nswitch = bright_kit:SWITCH",
 }
+SMALL = (*TINY, "steps=192", "evaluation.episodes=1", "evaluation.test_episodes=1")
 BROKEN = "missing = broken_kit:Nothing"
 LEARNED = (
-    *TINY,
+    *SMALL,
     *("env=lamp", "reward.kind=learned", "reward.model.kind=states", "reward.fitting.epochs=4"),
     *("reward.explore=64", "reward.every=64", "reward.questions=6", "reward.pool=40", "reward.reset_updates=3"),
     *("reward.fitting.ensemble=2", "reward.lag=false"),
 )
 RUNS: dict[str, tuple[tuple[str, ...], tuple[str, int], tuple[str, ...]]] = {
     "reward": (
-        (*TINY, "env=lamp", "reward.kind=brightness", "reward.gain=2"),
+        (*SMALL, "env=lamp", "reward.kind=brightness", "reward.gain=2"),
         ("collecting", 40),
         ("brightness", "lamp"),
     ),
@@ -63,15 +64,39 @@ RUNS: dict[str, tuple[tuple[str, ...], tuple[str, int], tuple[str, ...]]] = {
     "algorithm": (
         (
             *("role=agent", "env=switch", "algorithm.kind=plain", "steps=16", "tensorboard=false"),
-            *("checkpoints.every=4", "evaluation.every=8", "evaluation.episodes=2", "evaluation.test_episodes=2"),
+            *("checkpoints.every=4", "evaluation.every=16", "evaluation.episodes=1", "evaluation.test_episodes=1"),
             *("rollouts.tasks=4", "rollouts.parallel=4", "update.minibatch=4", "update.micro_batch=4"),
-            *("update.epochs=1", "replies.thoughts=false", "replies.max_tokens=48"),
+            *("update.epochs=1", "replies.thoughts=false", "replies.max_tokens=24"),
         ),
         ("update", 3),
         ("Plain returns", "switch"),
     ),
 }
 """Overrides, where the run is killed (see `agent_worker.PLACES`), and what its report names."""
+
+
+NAMING_IT = (
+    ["train", "env=lamp", "reward.kind=missing", "--dry-run"],
+    ["train", "env=lamp", "reward.kind=learned", "reward.teacher.kind=missing", "--dry-run"],
+    ["train", "env=lamp", "reward.kind=learned", "reward.feedback.kind=missing", "--dry-run"],
+    ["train", "role=agent", "env=switch", "algorithm.kind=missing", "--dry-run"],
+    ["evaluate", "numberline", "--model", "m", "--provider", "missing"],
+    ["train", "env=missing", "--dry-run"],
+    ["train", "role=agent", "env=missing", "--dry-run"],
+)
+"""Commands that name a plug-in of a package that fails."""
+
+OTHERS = (
+    ["recipes"],
+    ["tasks"],
+    ["train", "cartpole", "--dry-run"],
+    ["train", "env=lampp", "goal=x"],
+    ["train", "env=switch", "reward.kind=ground_truth", "--dry-run"],
+    ["train", "role=agent", "env=lamp", "--dry-run"],
+    ["check-env", "switch", "--episodes", "2"],
+    ["train", "env=lamp", "reward.kind=brightnes"],
+)
+"""Commands that list plug-ins, or name others."""
 
 
 def install(site: Path, package: str, entry_points: dict[str, str]) -> None:
@@ -109,14 +134,14 @@ def work(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Worker:
             log = str(folder / f"log-{number}")
             jobs.append({"arguments": arguments, "log": log, "die": die and [*die, int(signal.SIGKILL)]})
         done = subprocess.run(
-            [sys.executable, str(TESTS / "agent_worker.py")],
+            [sys.executable, str(TESTS / "agent_worker.py"), "sightline.control.trainer"],
             input=json.dumps(jobs),
             capture_output=True,
             text=True,
             cwd=folder,
             env=os.environ
             | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-            timeout=300,
+            timeout=1200,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -127,8 +152,8 @@ def work(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Worker:
 
 
 @pytest.fixture(scope="module")
-def runs(work: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For each kind a run that was left alone, and one that was killed, resumed, and reported anew."""
+def carried_out(work: Worker, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str]]]:
+    """All commands, by one process that forks: the folder of `runs`, and the ends of `NAMING_IT` and `OTHERS`."""
     folder = tmp_path_factory.mktemp("runs")
     commands, expected, deaths = [], [], {}
     for kind, (overrides, death, _) in RUNS.items():
@@ -137,9 +162,16 @@ def runs(work: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
         commands += [["train", *overrides, *whole], ["train", *overrides, *killed], ["train", *killed, "--resume"]]
         commands.append(["report", killed[1]])
         expected += [0, -signal.SIGKILL, 0, 0]
-    done = work(*commands, deaths=deaths)
-    assert [code for code, _ in done] == expected, [text[-400:] for _, text in done]
-    return folder
+    done = work(*commands, *NAMING_IT, *OTHERS, deaths=deaths)
+    ended, listed = done[: len(commands)], done[len(commands) :]
+    assert [code for code, _ in ended] == expected, [text[-400:] for _, text in ended]
+    return folder, listed
+
+
+@pytest.fixture(scope="module")
+def runs(carried_out: tuple[Path, list[tuple[int, str]]]) -> Path:
+    """For each kind a run that was left alone, and one that was killed, resumed, and reported anew."""
+    return carried_out[0]
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -161,32 +193,15 @@ def test_trains_and_resumes_to_the_same_and_is_named_in_the_report(runs: Path, k
     assert all(name in page for name in RUNS[kind][2])
 
 
-def test_they_are_listed_and_a_package_that_fails_is_told_by_name(work: Worker) -> None:
+def test_they_are_listed_and_a_package_that_fails_is_told_by_name(
+    carried_out: tuple[Path, list[tuple[int, str]]],
+) -> None:
     gone = "ModuleNotFoundError: No module named 'a_library_that_is_gone'"
-    naming_it = (
-        ["train", "env=lamp", "reward.kind=missing", "--dry-run"],
-        ["train", "env=lamp", "reward.kind=learned", "reward.teacher.kind=missing", "--dry-run"],
-        ["train", "env=lamp", "reward.kind=learned", "reward.feedback.kind=missing", "--dry-run"],
-        ["train", "role=agent", "env=switch", "algorithm.kind=missing", "--dry-run"],
-        ["evaluate", "numberline", "--model", "m", "--provider", "missing"],
-        ["train", "env=missing", "--dry-run"],
-        ["train", "role=agent", "env=missing", "--dry-run"],
-    )
-    others = (
-        ["recipes"],
-        ["tasks"],
-        ["train", "cartpole", "--dry-run"],
-        ["train", "env=lampp", "goal=x"],
-        ["train", "env=switch", "reward.kind=ground_truth", "--dry-run"],
-        ["train", "role=agent", "env=lamp", "--dry-run"],
-        ["check-env", "switch", "--episodes", "2"],
-        ["train", "env=lamp", "reward.kind=brightnes"],
-    )
-    done = work(*naming_it, *others)
-    for arguments, (code, text) in zip(naming_it, done, strict=False):
+    _, done = carried_out
+    for arguments, (code, text) in zip(NAMING_IT, done, strict=False):
         assert code == 2 and gone in text and "'broken-kit'" in text, (arguments, text)
         assert text.count("\n") == 1, text
-    recipes, tasks, cartpole, typo, of_a_policy, without_words, game, unknown = done[len(naming_it) :]
+    recipes, tasks, cartpole, typo, of_a_policy, without_words, game, unknown = done[len(NAMING_IT) :]
     assert recipes[0] == tasks[0] == cartpole[0] == game[0] == 0, (recipes, tasks, cartpole, game)
     assert "Turn a lamp up." in tasks[1] and "Press the button that is lit" in tasks[1]
     assert gone in tasks[1]
