@@ -28,12 +28,13 @@ from small_envs import Clock
 
 Sightline = Callable[..., Finished]
 SMALL: dict[str, Any] = {
-    "steps": 512,
+    "steps": 256,
     "learner.learning_starts": 64,
-    "evaluation.episodes": 4,
-    "evaluation.test_episodes": 4,
-    "evaluation.every": 512,
-    "checkpoints.every": 256,
+    "learner.gradient_steps": 8,
+    "evaluation.episodes": 2,
+    "evaluation.test_episodes": 2,
+    "evaluation.every": 256,
+    "checkpoints.every": 128,
     "videos": False,
     "tensorboard": False,
 }
@@ -74,25 +75,25 @@ def test_a_run_from_python_is_that_of_the_command(run: sl.Run, sightline: Sightl
 
 
 def test_what_a_run_offers(run: sl.Run) -> None:
-    assert (run.recipe.env, run.recipe.steps) == ("cartpole", 512)
-    assert run.metrics()[-1]["step"] == 512
+    assert (run.recipe.env, run.recipe.steps) == ("cartpole", 256)
+    assert run.metrics()[-1]["step"] == 256
     actions, _ = run.policy().predict(np.zeros((3, 4), np.float32), deterministic=True)
     assert actions.shape == (3,)
     frames = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3), np.uint8)
     assert run.reward()(frames).shape == (2,)
-    again = run.evaluate(episodes=4)
+    again = run.evaluate(episodes=2)
     assert {key: again[key] for key in ("success_rate", "return", "reward")} == {
         key: run.result[key] for key in ("success_rate", "return", "reward")
     }
     assert run.report().is_file()
-    alone = sl.evaluate(run.policy(), "cartpole", episodes=4, reward=run.reward())
+    alone = sl.evaluate(run.policy(), "cartpole", episodes=2, reward=run.reward())
     assert (alone["return"], alone["reward"]) == (again["return"], pytest.approx(again["reward"], abs=1e-6))
 
 
 def test_relabelling_is_scoring_again(run: sl.Run, sightline: Sightline) -> None:
     stored = run.stored_rewards()
     same: Any = run.relabel(run.recipe.goal, run.recipe.baseline, alpha=run.recipe.reward.alpha)  # type: ignore[union-attr]
-    assert same.shape == stored.shape == (64, 8)
+    assert same.shape == stored.shape == (32, 8)
     np.testing.assert_allclose(same, stored, atol=2e-3)  # embeddings are kept in float16
     other: Any = run.relabel("the cart at the right edge", "pole and cart")
     assert not np.allclose(other, stored, atol=0.05)
@@ -109,12 +110,12 @@ def test_learning_from_stored_transitions_alone(
 
     monkeypatch.setattr(CollectingVecEnv, "step_wait", lambda self: pytest.fail("nothing is collected"))
     words = ("the cart at the right edge", "pole and cart")
-    whole: Any = run.relabel(*words, train=True, run_dir=tmp_path / "whole", progress=False, steps=1024)
-    assert whole.result["chosen_step"] in (512, 1024)
+    whole: Any = run.relabel(*words, train=True, run_dir=tmp_path / "whole", progress=False, steps=512)
+    assert whole.result["chosen_step"] in (256, 512)
     assert len({one.get("train/loss") for one in whole.metrics() if "train/loss" in one}) > 2, "it learns"
     # Half of it, then the rest, is the same: exact resume without any environment.
-    part: Any = run.relabel(*words, train=True, run_dir=tmp_path / "part", progress=False, steps=512)
-    assert sightline("train", "--run-dir", part.path, "--resume", "steps=1024").code == 0
+    part: Any = run.relabel(*words, train=True, run_dir=tmp_path / "part", progress=False, steps=256)
+    assert sightline("train", "--run-dir", part.path, "--resume", "steps=512").code == 0
     first, second = whole.policy().policy.state_dict(), sl.Run(part.path).policy().policy.state_dict()
     assert part.path != whole.path and {*first} == {*second}
 
@@ -155,13 +156,13 @@ def test_a_run_is_resumed_with_its_own_recipe(run: sl.Run, tmp_path: Path) -> No
     assert sl.Run(folder).recipe == run.recipe
     for recipe in ("cartpole", None):
         again = sl.train(recipe, run_dir=folder, resume=True, progress=False)
-        assert again.recipe.steps == 512, "a bundled recipe's own number of steps is not stated"
+        assert again.recipe.steps == 256, "a bundled recipe's own number of steps is not stated"
         assert again.result | {"seconds": 0} == run.result | {"seconds": 0}
     with pytest.raises(sl.BadInput, match="started with seed=0, not 4"):
         sl.train(run_dir=folder, resume=True, seed=4)  # a key of the run's own recipe
-    longer = sl.train(run_dir=folder, resume=True, progress=False, steps=768, seed=0)
-    assert longer.recipe.steps == 768
-    assert (folder / "result-512.json").is_file()
+    longer = sl.train(run_dir=folder, resume=True, progress=False, steps=384, seed=0)
+    assert longer.recipe.steps == 384
+    assert (folder / "result-256.json").is_file()
 
 
 API: Any = sl

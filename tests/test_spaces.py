@@ -255,6 +255,7 @@ WAYS = {
 def test_runs_resume_exactly(sightline: Sightline, train: Callable[..., Path], tmp_path: Path, words: Any) -> None:
     """All that came after the first checkpoint is taken away, as a kill would have left it."""
     arguments = (*words, "env_options.observes=camera", "steps=128", "checkpoints.keep=9", "learner.hidden=[16]")
+    arguments += ("evaluation.episodes=1", "evaluation.test_episodes=1")
     run = train(*arguments)
     assert CAMERA in warnings_of(run)
     whole = Path(shutil.copytree(run, tmp_path / "whole"))
@@ -314,6 +315,7 @@ def test_the_next_state_of_an_ended_episode_is_its_last(train: Callable[..., Pat
 
 def test_processes_give_the_same_run(train: Callable[..., Path]) -> None:
     words = (*OWN, "env_options.observes=camera", "learner.algorithm=PPO", "learner.batch_size=8", "steps=64")
+    words += ("evaluation.episodes=1", "evaluation.test_episodes=1", "evaluation.every=64")
     inline, processes = train(*words, name="inline"), train(*words, "workers=processes", name="processes")
     assert numbers(inline) == numbers(processes)
 
