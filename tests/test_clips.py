@@ -571,7 +571,7 @@ def test_relabelling_a_ring_equals_scoring_again(
 PROGRESS = (
     *("env=small_envs:Clock", "env_options={longest: 15}", "goal=pole", "baseline=cart", "learner.algorithm=DQN"),
     *TINY,
-    *("reward.kind=progress", "reward.level=0.5", "steps=768", "envs=3", "learner.buffer_size=900"),
+    *("reward.kind=progress", "reward.level=0.5", "steps=384", "envs=3", "learner.buffer_size=900"),
     *("learner.learning_starts=100000", "evaluation.every=100000", "checkpoints.every=100000"),
 )
 """Acts by chance to the end, so that what happens does not depend on the size of the chunks."""
@@ -582,7 +582,7 @@ def rewards_of(sightline: Callable[..., Finished], tmp_path: Path) -> Callable[.
     def run(*overrides: str, name: str) -> dict[str, np.ndarray]:
         done = sightline("train", *PROGRESS, *overrides, "--run-dir", tmp_path / name)
         assert done.code == 0, done.err
-        return {key: array[:256] for key, array in replay_of(tmp_path / name).items() if key != "full"}
+        return {key: array[:128] for key, array in replay_of(tmp_path / name).items() if key != "full"}
 
     return run
 
@@ -599,10 +599,14 @@ def test_rewards_of_a_run_do_not_depend_on_how_it_is_cut_up(
     rewards_of: Callable[..., dict[str, np.ndarray]], bundled: Any
 ) -> None:
     usual = rewards_of("learner.chunk=7", name="7")
-    assert usual["committed"].all() and len(usual["rewards"]) == 256
+    assert usual["committed"].all() and len(usual["rewards"]) == 128
     assert (usual["next_observations"][..., 0] > 8).any(), "episodes are longer than a window"
     np.testing.assert_allclose(usual["rewards"], progress_of_clock(usual, bundled), atol=1e-5)
-    ways = {"1": ["learner.chunk=1"], "64": ["learner.chunk=64"], "own": ["learner.chunk=7", "workers=processes"]}
+    ways = {
+        "1": ["learner.chunk=1"],
+        "64": ["learner.chunk=64"],
+        "own": ["learner.chunk=7", "workers=processes", "evaluation.test_episodes=1"],
+    }
     for name, overrides in ways.items():
         other = rewards_of(*overrides, name=name)
         for key in ("observations", "next_observations", "actions", "dones", "timeouts"):
@@ -632,7 +636,7 @@ def test_rewards_of_a_run_that_was_killed_in_mid_episode(
     assert done.code == 0 and "resuming from step" in done.err, done.err
     resumed, whole = replay_of(run), rewards_of(*often, name="whole")
     assert newest_checkpoint(run).name == newest_checkpoint(tmp_path / "whole").name
-    np.testing.assert_array_equal(resumed["rewards"][:256], whole["rewards"])
+    np.testing.assert_array_equal(resumed["rewards"][:128], whole["rewards"])
     np.testing.assert_allclose(whole["rewards"], progress_of_clock(whole, bundled), atol=1e-5)
 
 

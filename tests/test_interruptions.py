@@ -20,6 +20,7 @@ from sightline.runs.streams import SteadyStream, steady
 Sightline = Callable[..., Finished]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RUN = ("cartpole", *(one for one in TINY if not one.startswith("videos")), "videos=true", "env_options={}")
+RUN += ("evaluation.episodes=1", "evaluation.test_episodes=1")
 AGAIN = "go on with the same command and --resume"
 
 
@@ -164,7 +165,8 @@ def start(*arguments: Any, **streams: Any) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("broken", ["nobody reads", "full disk", "closed"])
 def test_a_run_goes_on_without_a_display(tmp_path: Path, broken: str) -> None:
-    arguments = ("train", "cartpole", *TINY, "--run-dir", tmp_path / "run")
+    little = ("envs=2", "steps=128", "evaluation.every=64", "reward.kind=ground_truth")
+    arguments = ("train", "cartpole", *TINY, *little, "--run-dir", tmp_path / "run")
     if broken == "nobody reads":
         process = start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stderr is not None

@@ -154,6 +154,7 @@ def test_rows_of_the_replay_buffer_are_written_once(sightline: Sightline, tmp_pa
 def test_rows_that_no_checkpoint_needs_are_removed(sightline: Sightline, tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ("cartpole", *TINY, "steps=512", "learner.buffer_size=72", "checkpoints.keep=1", "checkpoints.every=32")
+    arguments += ("evaluation.every=512", "evaluation.test_episodes=1")
     assert sightline("train", *arguments, "--run-dir", run).code == 0
     needed = set(json.loads((newest_checkpoint(run) / "manifest.json").read_text())["shared"])
     assert {file.name for file in (run / "replay").iterdir()} == needed
@@ -184,7 +185,8 @@ def test_a_dry_run_says_how_much_there_will_be(
 
 
 def test_what_a_dry_run_says_is_what_is_written(sightline: Sightline, tmp_path: Path) -> None:
-    arguments = ("cartpole", *TINY, "learner.buffer_size=10000", "reward.keep_embeddings=true", "steps=2000")
+    arguments = ("cartpole", *TINY, "learner.buffer_size=10000", "reward.keep_embeddings=true", "steps=1000")
+    arguments += ("evaluation.every=1000", "checkpoints.every=250")
     *_, line = sightline("train", *arguments, "--dry-run").lines
     assert sightline("train", *arguments, "--run-dir", tmp_path / "run").code == 0
     said = float(line.partition("kB: ")[2].partition(" kB;")[0])
@@ -591,9 +593,9 @@ def test_weights_and_biases_gets_an_id_of_the_runs_own_its_recipe_and_its_videos
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setattr("sightline.runs.metrics.check_wandb", lambda: None)
     monkeypatch.setattr("sightline.control.control_setup.check_wandb", lambda: None)
-    arguments = ("cartpole", *TINY, "wandb=trial", "videos=true")
-    for name in ("a", "b"):
-        done = sightline("train", *arguments, "--run-dir", tmp_path / name / "run")
+    arguments = ("cartpole", *TINY, "steps=128", "evaluation.test_episodes=1", "wandb=trial", "videos=true")
+    for name, others in (("a", ()), ("b", ("videos=false",))):
+        done = sightline("train", *arguments, *others, "--run-dir", tmp_path / name / "run")
         assert done.code == 0, done.err
     assert sightline("train", *arguments, "--run-dir", tmp_path / "a" / "run", "--resume").code == 0
     first, second, again = wandb.begun
