@@ -115,6 +115,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Files with whole trainings first, so that no process is left with one when the other has ended.
+    files_that_learn = {item.path for item in items if item.get_closest_marker("learning") is not None}
+    items.sort(key=lambda item: item.path not in files_that_learn)
     for item in items:
         if item.path.stem.removeprefix("test_") not in THOROUGH:
             item.add_marker("quick")
