@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib.figure  # noqa: F401
 import peft  # noqa: F401
 import torch
 
