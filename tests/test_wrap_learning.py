@@ -108,7 +108,7 @@ def trained_by_ppo(reward: ZeroShotReward) -> Iterator[PPO]:
     env = wrap(make_vec_env(MAKE, 16, seed=1), reward)
     model = PPO("MlpPolicy", env, 1e-3, n_steps=32, batch_size=128, gamma=0.98, gae_lambda=0.9, seed=1, device="cpu")
     yield model
-    yield model.learn(15_000)
+    yield model.learn(10_000)
 
 
 def test_ppo_in_one_file(words: ZeroShotReward) -> None:
