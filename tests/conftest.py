@@ -263,12 +263,12 @@ def start_sightline(*arguments: Any, cwd: Path, **environment: str) -> subproces
     """The command as a process of its own, in a session of its own.
 
     It is forked from one that has imported the libraries, unless variables are given that libraries read when they are
-    imported. With `HURRIED` it gives up sooner what it waits for.
+    imported. With `HURRIED` it gives up sooner what it waits for; its messages go to the file `STDERR`.
     """
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
     variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment
     words = list(map(str, arguments))
-    if environment.keys() <= {"TMPDIR", "HURRIED", "SIGHTLINE_LEASE_TIMEOUT"}:
+    if environment.keys() <= {"TMPDIR", "HURRIED", "STDERR", "SIGHTLINE_LEASE_TIMEOUT"}:
         return fork_server.start(words, cwd, variables)
     return subprocess.Popen(
         [sys.executable, "-m", "sightline", *words],

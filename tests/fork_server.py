@@ -184,7 +184,7 @@ def become(job: dict[str, Any]) -> None:
 
 
 def _apply(variables: MutableMapping[str, str]) -> None:
-    """Do what variables say that are read when modules are imported; `HURRIED` is of the tests alone."""
+    """Do what variables say that are read when modules are imported; `HURRIED` and `STDERR` are of the tests alone."""
     from sightline.envs import workers
     from sightline.runs import lease
     from sightline.runs.stopping import StopRequests
@@ -194,6 +194,8 @@ def _apply(variables: MutableMapping[str, str]) -> None:
     if variables.pop("HURRIED", ""):
         StopRequests.overdue.__defaults__ = (0.5,)
         workers.CLOSING_SECONDS = 0.5
+    if "STDERR" in variables:
+        os.dup2(os.open(variables.pop("STDERR"), os.O_WRONLY), 2)
 
 
 def _import_libraries() -> None:

@@ -621,7 +621,7 @@ def test_rewards_of_a_run_that_was_killed_in_mid_episode(
     tmp_path: Path,
     bundled: Any,
 ) -> None:
-    run, often = tmp_path / "run", ("learner.chunk=5", "checkpoints.every=15")
+    run, often = tmp_path / "run", ("learner.chunk=5", "checkpoints.every=30")
     process = sightline_process("train", *PROGRESS, *often, "--run-dir", run)
     while len(list((run / "checkpoints").glob("step-*"))) < 2:
         assert process.poll() is None, process.communicate()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conftest import TESTS, TINY, Finished, result_of
+from conftest import TESTS, TINY, Finished, result_of, start_sightline
 from sightline.runs.stopping import GivenUp, Interruption, Stopped, StopRequests, awaited, stop_signals
 from sightline.runs.streams import SteadyStream, steady
 
@@ -168,14 +168,12 @@ def test_a_run_goes_on_without_a_display(tmp_path: Path, broken: str) -> None:
     little = ("envs=2", "steps=128", "evaluation.every=64", "reward.kind=ground_truth")
     arguments = ("train", "cartpole", *TINY, *little, "--run-dir", tmp_path / "run")
     if broken == "nobody reads":
-        process = start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = start_sightline(*arguments, cwd=tmp_path)
         assert process.stderr is not None
         process.stderr.close()
-        process.stderr = None
     elif broken == "full disk":
-        with open("/dev/full", "w") as full:
-            process = start(*arguments, stdout=subprocess.PIPE, stderr=full)
-    else:
+        process = start_sightline(*arguments, cwd=tmp_path, STDERR="/dev/full")
+    else:  # from its beginning
         process = start(*arguments, stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2))
     out, _ = process.communicate(timeout=900)
     assert process.returncode == 0
