@@ -113,8 +113,7 @@ def _little(recipe: Recipe) -> dict[str, Any]:
         return _AGENT if recipe.warm_start is None else _AGENT | {"warm_start.samples": 64}
     learner = _ON_POLICY if isinstance(recipe.learner, OnPolicyLearner) else _OFF_POLICY
     reward = _TAUGHT if recipe.reward.teaching else {}
-    short = {"episode_steps": 4}  # a step of the cloth is a whole fold, and takes half a second
-    return _POLICY | learner | reward | short
+    return _POLICY | learner | reward
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
