@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every part of every benchmark once, at its smallest size: does it still run? What it says then means nothing.
 #
-#   tools/lanes/benchmarks.sh               # all; 25 minutes on two cores
+#   tools/lanes/benchmarks.sh               # all; up to an hour on two cores
 #   tools/lanes/benchmarks.sh agents rooms  # those of these files
 #
 # Uses the environment of the tests, .venv. Results and run folders go into a temporary folder, which is removed, so what
