@@ -199,6 +199,7 @@ def _apply(variables: MutableMapping[str, str]) -> None:
 
 
 def _import_libraries() -> None:
+    import matplotlib.figure  # noqa: F401  # which the first report imports
     import torch._dynamo  # noqa: F401  # which the first optimiser of a process imports
 
     from light_runs import lighten_runs
