@@ -124,10 +124,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.in_full:
         return
     changed = changed_parts()
-    unchanged = [
-        item for item in items if any(mark.args[0] not in changed for mark in item.iter_markers("when_changed"))
-    ]
-    items[:] = [item for item in items if item not in set(unchanged)]
+    chosen: list[pytest.Item] = []
+    unchanged: list[pytest.Item] = []
+    for item in items:
+        is_unchanged = any(mark.args[0] not in changed for mark in item.iter_markers("when_changed"))
+        (unchanged if is_unchanged else chosen).append(item)
+    items[:] = chosen
     config.hook.pytest_deselected(items=unchanged)
 
 

@@ -387,13 +387,13 @@ class RunSession:
     ) -> Iterator[Path | None]:
         """Context in which the process that leads writes a checkpoint, see `CheckpointStore.writing`; the others wait
         at its end, so that all of them find the checkpoint whole when they go on."""
+        writing: contextlib.AbstractContextManager[Path | None] = contextlib.nullcontext()
         if self._leads:
-            with store.writing(step, shared_files) as folder:
-                self._wait_for_all()  # the others begin when there is a folder: where there is none, they end in a line
-                yield folder
-        else:
+            writing = store.writing(step, shared_files)
+        with writing as folder:
+            # The others begin when there is a folder: where there is none, they end in a line.
             self._wait_for_all()
-            yield None
+            yield folder
         self._wait_for_all()
 
     def _wait_for_all(self) -> None:
