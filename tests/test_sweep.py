@@ -131,6 +131,8 @@ path.mkdir(parents=True, exist_ok=True)
 if what == "fail" and not resume:
     print("warning: so far so good", file=sys.stderr)
     sys.exit("sightline: the simulator is gone")
+if what == "two fail":
+    sys.exit("sightline: the simulator is gone\\nsightline: stopped by SIGTERM\\nrank 0 failed")
 if what == "wait" and not resume:
     def save(*_):
         (path / "saved").touch()
@@ -173,6 +175,13 @@ def test_a_failing_cell_ends_no_other(tmp_path: Path) -> None:
     assert any(", about " in line and " left; " in line for line in said)
     assert carry_out(planned(tmp_path / "sweep", "seed=0..3"), 2, said.append, fake()) == {}
     assert "2 of 4 cells are done already" in said
+
+
+def test_a_process_that_torchrun_stops_is_not_the_reason(tmp_path: Path) -> None:
+    """When one process of a cell has failed, torchrun ends the others, which say so."""
+    plan = planned(tmp_path / "sweep", "seed=0..1")
+    failures = carry_out(plan, 2, lambda line: None, fake(seed1="two fail"))
+    assert failures == {"seed=1": "the simulator is gone"}
 
 
 def test_a_stop_is_passed_on_and_the_sweep_goes_on(tmp_path: Path) -> None:

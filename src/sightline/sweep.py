@@ -546,8 +546,12 @@ class _Sweeping:
         lines = [line.strip() for line in read_text(self._log(cell)).splitlines() if line.strip()]
         own_lines = [line.removeprefix("sightline: ") for line in lines if line.startswith("sightline: ")]
         last_line = ""
-        if own_lines:
-            last_line = own_lines[-1]  # torchrun says more after it
+        # torchrun stops all processes when one has failed, and says more itself after the last line of any.
+        failures = [line for line in own_lines if not line.startswith("stopped by ")]
+        if failures:
+            last_line = failures[-1]
+        elif own_lines:
+            last_line = own_lines[-1]
         elif lines:
             last_line = lines[-1]
         if code < 0:
