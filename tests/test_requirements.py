@@ -147,12 +147,25 @@ import torch._dynamo
 print("alive")
 """
 
+DRAWS_WITHOUT_TORCH = """
+import sys
+from sightline.envs.making import EnvMaker
+maker = EnvMaker("InvertedPendulum-v5", frame_size=(64, 64))
+env = maker()
+env.reset(seed=0)
+env.render()
+assert "torch" not in sys.modules and "triton" not in sys.modules
+import torch._dynamo
+print("alive")
+"""
+
 
 @needs_triton
 @pytest.mark.usefixtures("opengl")
-def test_an_environment_that_has_drawn_before_does_not_end_the_process() -> None:
+@pytest.mark.parametrize("program", [DRAWS_FIRST, DRAWS_WITHOUT_TORCH])
+def test_an_environment_that_has_drawn_before_does_not_end_the_process(program: str) -> None:
     """Software OpenGL, then Triton, was a segmentation fault."""
-    done = subprocess.run([sys.executable, "-c", DRAWS_FIRST], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 
@@ -169,6 +182,8 @@ def test_triton_comes_before_drawing_but_for_workers(name: str, loaded: bool) ->
 
 
 def _tell_triton(pipe: Connection) -> None:
+    import torch  # noqa: F401
+
     prepare_rendering()
     pipe.send(sys.modules.get("triton") is not None)
 

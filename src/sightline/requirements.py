@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -182,21 +183,35 @@ def _all_requirements() -> list[Requirement]:
     return [Requirement(line) for line in lines]
 
 
-def keep_llvms_apart() -> None:
+def keep_llvms_apart(load_now: bool = True) -> None:
     """Have Triton loaded before OpenGL in software, or not at all.
 
     Mesa's software renderer and Triton, which torch imports late, each bring an LLVM. If Mesa's comes first, the import
     of Triton ends the process by a segmentation fault. Where it has come first, imports of Triton fail from now on,
     with which torch does without it.
+
+    Args:
+        load_now: import Triton, so that it is there whatever is drawn later. Otherwise it is imported when it is asked
+            for, unless something has been drawn by then; that saves 0.1 s where torch may never be used.
     """
     if "triton" in sys.modules:
         return
     # Mesa's was first: an entry of None makes every import of Triton fail, rather than the process.
     if _has_loaded("libLLVM"):
         sys.modules["triton"] = None  # type: ignore[assignment]
-        return
-    with contextlib.suppress(ImportError):
-        importlib.import_module("triton")
+    elif load_now:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("triton")
+    elif not any(isinstance(finder, _TritonBeforeMesa) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _TritonBeforeMesa())
+
+
+class _TritonBeforeMesa(MetaPathFinder):
+    """Lets Triton be imported only while OpenGL in software is not loaded."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "triton" and _has_loaded("libLLVM"):
+            raise ModuleNotFoundError("Triton cannot be loaded after OpenGL in software", name="triton")
 
 
 def _has_loaded(library: str) -> bool:

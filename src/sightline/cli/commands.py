@@ -18,7 +18,7 @@ from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed
-from sightline.requirements import check_versions
+from sightline.requirements import check_versions, keep_llvms_apart
 from sightline.runs.stopping import GivenUp, Interruption, exit_now
 from sightline.runs.streams import failure_of_stdout
 
@@ -97,6 +97,8 @@ def train(
         if run_dir is None:
             raise BadInput("--resume-or-start: say which folder, --run-dir DIR; it is the same in every attempt")
         resume = resume or RunFolder(run_dir).recipe_file.is_file()
+    if not dry_run:
+        keep_llvms_apart()  # training will use torch, and the environment is drawn before
     working_folder = Path.cwd()  # some simulators change it while they are built
     if resume:
         run, name, completed = _run_to_resume(arguments, run_dir, trust)

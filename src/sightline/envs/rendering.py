@@ -76,10 +76,10 @@ def prepare_rendering(render: bool = True) -> None:
         os.environ.setdefault("PYGLET_HEADLESS", "1")
         if not os.environ.get("WAYLAND_DISPLAY"):
             os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")
-    # Our worker processes only simulate, and never load torch.
     # Two versions of LLVM in one process crash: torch's, and that of software OpenGL.
+    # Our worker processes only simulate, and never load torch; neither do commands that only describe a run.
     if render and multiprocessing.current_process().name != WORKER:
-        keep_llvms_apart()
+        keep_llvms_apart(load_now="torch" in sys.modules)
 
 
 def opengl_renderer() -> str | None:
