@@ -21,6 +21,7 @@ import safetensors.numpy
 
 from conftest import SIZES, TINY, TINY_ON_POLICY, Finished, result_of, start_sightline, trained, write_open_clip_encoder
 from light_runs import full_landscape
+from sightline import roles
 from sightline.config.loading import for_control, load_recipe
 from sightline.control import control_setup
 from sightline.control.collection import CollectingVecEnv
@@ -251,6 +252,21 @@ def test_options_that_mean_nothing(override: str, said: str) -> None:
     with pytest.raises(BadInput) as caught:
         check_learner(recipe)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("recipe", ["cartpole", "cartpole-preferences"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_policy_learns_in_one_process(
+    recipe: str, rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process of torchrun would train it for itself; agents divide the work."""
+    for name, value in {"RANK": rank, "WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    expected = r"role=control.* learns in one process, and torchrun has started 2; .* sweep .*seed=0\.\.1 --processes 2"
+    with pytest.raises(BadInput, match=expected) as told:
+        roles.train(resolve(for_control(load_recipe(recipe))), tmp_path / "run", recipe, resume=False)
+    assert "\n" not in str(told.value)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.filterwarnings("error::UserWarning:stable_baselines3")

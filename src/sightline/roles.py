@@ -138,15 +138,31 @@ def train(
         resume: go on with the run that is in the folder.
         command: what is recorded as the command; None for the command line.
         quiet: show no progress.
+
+    Raises:
+        BadInput: torchrun has started several processes, and the recipe trains a policy on states.
     """
     from sightline.session import check_resumable
 
+    if isinstance(recipe, ControlRecipe):
+        _check_one_process(recipe)
     if resume:
         check_resumable(RunFolder(path))
     with _stopping_resumably(path):
         if isinstance(recipe, AgentRecipe):
             return _train_agent(recipe, path, name, resume, command, quiet)
         return _train_control(recipe, path, name, resume, command, quiet)
+
+
+def _check_one_process(recipe: ControlRecipe) -> None:
+    """Refuse several processes of torchrun, which would all train the same policy, each for itself."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" in os.environ and processes > 1:
+        raise BadInput(
+            f"a policy on states (role={recipe.role}) learns in one process, and torchrun has started {processes}; "
+            "start without torchrun, or train several seeds at a time: sightline sweep RECIPE "
+            f"seed=0..{processes - 1} --processes {processes} --run-dir DIR"
+        )
 
 
 @contextlib.contextmanager
