@@ -38,12 +38,12 @@ Policy loss, the PPO clip (Schulman et al. 2017, arXiv 1707.06347, equation 7): 
 Where the gain is flat there is no gradient: a reply that has become likely enough gains no more, one that has become
 unlikely enough loses no more.
 
-KL to the reference model: the estimator k2 = d^2 / 2 with d = log ref - log pi, for each sampled token (Schulman,
-"Approximating KL Divergence", 2020), weighted by `kl_thoughts` or `kl_actions` and summed. Its expected gradient is
-that of the divergence itself, and it grows with d, where that of k3 = exp(d) - d - 1 explodes: single tokens once
-weighed 40 000 nats. Those of the reference are computed once an update (`learning._score_with_reference`) by
-`VLM.reference_logprobs`: the kept copy of the trainable weights is swapped in; without a copy, adapters are switched
-off.
+KL to the reference model (KL penalty; in the loss, never in the reward; both weights are 0 by default): the estimator
+k2 = d^2 / 2 with d = log ref - log pi, for each sampled token (Schulman, "Approximating KL Divergence", 2020), weighted
+by `kl_thoughts` or `kl_actions` and summed. Its expected gradient is that of the divergence itself, and it grows with
+d, where that of k3 = exp(d) - d - 1 explodes: single tokens once weighed 40 000 nats. Those of the reference are
+computed once an update (`learning._score_with_reference`) by `VLM.reference_logprobs`: the kept copy of the trainable
+weights is swapped in; without a copy, adapters are switched off.
 
 Entropy bonus: the entropy among the legal actions. Among all tokens it would spoil the format.
 

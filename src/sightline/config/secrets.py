@@ -1,4 +1,4 @@
-"""Secrets: keys and passwords, told from what else a recipe says.
+"""Secrets: API keys and passwords, told from what else a recipe says.
 
 A recipe is written into its run folder, the report and Weights & Biases, and people publish these. So it names the
 environment variable that holds a key, never the key.

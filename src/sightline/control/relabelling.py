@@ -1,4 +1,9 @@
-"""Relabel stored transitions with new rewards, from the features that a replay buffer has kept."""
+"""Relabel stored transitions with new rewards, from the features that a replay buffer has kept.
+
+Who relabels: `off_policy.py`, after each fit of a learned reward and where a run begins with the replay buffer of
+another run; `relabelled`, with other words. Only committed rows are relabelled. The pending chunk, which is collected
+and not committed yet, gets the new reward when `reward_worker.py` commits it. On-policy learners store no transitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Panels of evaluation seeds: fixed, hashed lists of task seeds.
+"""All seeds of a run (streams of random numbers), and panels of evaluation seeds: fixed, hashed lists.
 
 The `validation` panel chooses checkpoints (`evaluation.episodes`), the `test` panel is reported
 (`evaluation.test_episodes`). Intervals: `statistics.py`.
@@ -27,7 +27,7 @@ draws the same; what cannot be made so, SB3's generators, is saved in every chec
     first weights of the networks                    torch.manual_seed(s), forked        rewards/learned/reward.py
     segments of a chunk that may be asked about      [s, chunk]                          preferences/pebble.py
     questions of a round                             [s, questions so far]               preferences/rounds.py
-    order of labels in a fit                         seed of the fit                     rewards/learned/fitting.py
+    order of labels in a fit                         s + questions so far                rewards/learned/fitting.py
     labels that are held out of a fit                0                                   rewards/learned/fitting.py
     states that novelty is compared with             [s, states so far]                  rewards/novelty.py
     answers and slips of a scripted teacher          SHA-256 of its seed and question    teachers/scripted.py

@@ -1,4 +1,8 @@
-"""Statistics: 95 % confidence intervals, and rank correlation for rewards of arbitrary scale."""
+"""Statistics: 95 % confidence intervals, and rank correlation for rewards of arbitrary scale.
+
+Rates have Wilson intervals, returns bootstrap intervals: of evaluations (`episode_stats.py`), comparisons of runs
+(`reports/comparison.py`), teachers (`agreement.py`) and fits to labels (`preferences/fit.py`).
+"""
 
 from __future__ import annotations
 
