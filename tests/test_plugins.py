@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -20,9 +21,11 @@ import pytest
 
 from conftest import TESTS, TINY, Finished
 from sightline import registry
+from sightline.cli.exit_codes import warnings_in_one_line
 from sightline.config import bundled
 from sightline.config.loading import load_recipe
-from sightline.errors import BadInput
+from sightline.envs.naming import find_environment
+from sightline.errors import BadInput, SightlineWarning
 from sightline.preferences.settings import TEACHER
 from sightline.rewards.base import Clip, Need, RewardModel
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
@@ -119,6 +122,28 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def newly_looked_for() -> Iterator[None]:
+    """Packages are looked for anew in a test, and what they register is gone after it."""
+    kept = (
+        *(registry._entry_points, registry.hidden, registry._warn_of_hidden, registry.register_environments),
+        *(registry.faults_of_registration, bundled.packages_of_recipes, bundled._files, bundled.hidden_recipes),
+        bundled._warn_of_hidden,
+    )
+    before = dict(gymnasium.registry), dict(registry._registered_by), set(sys.modules)
+    for function in kept:
+        function.cache_clear()
+    yield
+    for function in kept:
+        function.cache_clear()
+    specifications, registered_by, modules = before
+    for target, content in ((gymnasium.registry, specifications), (registry._registered_by, registered_by)):
+        target.clear()
+        target.update(content)
+    for name in [name for name in sys.modules if name.split(".")[0].endswith("_kit") and name not in modules]:
+        del sys.modules[name]
+
+
 Worker = Callable[..., list[tuple[int, str]]]
 
 
@@ -211,16 +236,13 @@ def test_they_are_listed_and_a_package_that_fails_is_told_by_name(
     assert unknown[0] == 2 and "zero_shot" in unknown[1] and "did you mean 'brightness'" in unknown[1]
 
 
+@pytest.mark.usefixtures("newly_looked_for")
 def test_the_doctor_lists_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sightline import doctor
 
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("BRIGHT_KIT_KEY", "secret")
-    registry._entry_points.cache_clear()
-    try:
-        checks = {check.name: check for check in (*doctor._extras(), *doctor._plugins(), doctor._keys())}
-    finally:
-        registry._entry_points.cache_clear()
+    checks = {check.name: check for check in (*doctor._extras(), *doctor._plugins(), doctor._keys())}
     assert {"google.genai", "anthropic", "bright_client"} <= checks.keys()
     assert checks["provider eyes"].works and checks["env lamp"].works
     assert not checks["reward missing"].works and "'broken-kit'" in checks["reward missing"].fix
@@ -291,7 +313,7 @@ def test_a_registered_place_that_cannot_be_imported(
     registry.register("reward", "block", place)
     registry.register("reward", "block", f"{place[:4]}{place[4:]}")  # the same, though not the same object
     with pytest.raises(
-        BadInput, match=r"^the reward 'block' at 'kit_of_this_test:Block' cannot be imported \("
+        BadInput, match=r"^the reward 'block' at 'kit_of_this_test:Block' cannot be imported: "
     ) as caught:
         registry.find("reward", "block")
     assert said in str(caught.value) and "\n" not in str(caught.value)
@@ -299,20 +321,28 @@ def test_a_registered_place_that_cannot_be_imported(
         load_recipe(None, ["env=cartpole", "reward.kind=block"])
 
 
+def test_a_command_says_a_warning_of_ours_in_one_line() -> None:
+    with warnings_in_one_line():
+        assert (
+            warnings.formatwarning(SightlineWarning("so\nit is"), SightlineWarning, "a.py", 3)
+            == "warning: so\\nit is\n"
+        )
+        assert "a.py:3: UserWarning: so" in warnings.formatwarning(UserWarning("so"), UserWarning, "a.py", 3)
+
+
+@pytest.mark.usefixtures("newly_looked_for")
 def test_a_package_that_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "leaving_kit.py").write_text("raise SystemExit('good-bye')\n")
     install(tmp_path, "leaving-kit", {"env": "leaving = leaving_kit:Nothing"})
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry._entry_points.cache_clear()
-    try:
-        with pytest.raises(BadInput, match=r"'leaving-kit' cannot be imported \(SystemExit: good-bye\); fix or"):
-            registry.find("env", "leaving")
-    finally:
-        registry._entry_points.cache_clear()
+    with pytest.raises(
+        BadInput, match=r"'leaving-kit' cannot be imported: SystemExit: good-bye \(leaving_kit.py:1\); "
+    ):
+        registry.find("env", "leaving")
 
 
 @pytest.fixture
-def far_kit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def far_kit(newly_looked_for: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A package with an environment that it registers by an import, and with recipes; and one that fails."""
     recipes = tmp_path / "far_kit" / "recipes"
     recipes.mkdir(parents=True)
@@ -322,6 +352,7 @@ def far_kit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     )
     (recipes / "__init__.py").write_text("")
     (recipes / "far-clock.yaml").write_text("description: A clock far away\nenv: far/Clock-v0\ngoal: the hand is up\n")
+    (recipes / "far-day.yml").write_text("description: A day far away\nenv: far/Clock-v0\ngoal: noon\n")
     (recipes / "far-list.yaml").write_text("- a list\n")
     (recipes / "far-latin.yaml").write_bytes("description: geschätzt".encode("latin-1"))
     (recipes / "cartpole.yaml").write_text("description: not ours\nenv: far/Clock-v0\ngoal: the hand is up\n")
@@ -330,35 +361,119 @@ def far_kit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     broken = {"gymnasium": "broken = broken_far_kit.registration", "recipes": "recipes = broken_far_kit.recipes"}
     install(tmp_path, "broken-far-kit", broken)
     monkeypatch.syspath_prepend(str(tmp_path))
-    bundled._files.cache_clear()
-    yield
-    bundled._files.cache_clear()
-    gymnasium.registry.pop("far/Clock-v0", None)
-    for name in [name for name in sys.modules if name.startswith("far_kit")]:
-        del sys.modules[name]
 
 
 @pytest.mark.usefixtures("far_kit")
 def test_environments_that_a_package_registers() -> None:
-    with pytest.warns(UserWarning, match="^the environments of 'broken' are not registered: SystemExit: good-bye"):
-        registry.register_environments()
-    assert "far/Clock-v0" in gymnasium.registry
+    expected = (
+        "the environments of the package 'broken-far-kit' are not registered: SystemExit: good-bye "
+        "(broken_far_kit.py:1); fix or uninstall that package"
+    )
+    registry.register_environments(own=True)
+    assert "far/Clock-v0" not in gymnasium.registry, "others' modules may import what is just being imported"
+    with pytest.warns(UserWarning, match=f"^{re.escape(expected)}$"):
+        find_environment("far/Clock-v0")
+
+
+REGISTRATION = """
+import gymnasium
+from sightline import RewardModel, wrap
+for env_id in ("sightline/CartPole-v0", "Pendulum-v1", "far/Clock-v0"):
+    gymnasium.register(env_id, entry_point="small_envs:Clock", max_episode_steps=3)
+"""
+
+
+@pytest.mark.usefixtures("far_kit")
+@pytest.mark.filterwarnings("ignore:the environments of the package 'broken-far-kit'")
+def test_no_package_takes_the_id_of_an_environment_that_is_registered(tmp_path: Path) -> None:
+    (tmp_path / "zebra_kit.py").write_text(REGISTRATION)
+    install(tmp_path, "zebra-kit", {"gymnasium": "zebra = zebra_kit"})
+    before = {env_id: gymnasium.registry[env_id] for env_id in ("sightline/CartPole-v0", "Pendulum-v1")}
+    with pytest.warns(SightlineWarning) as caught:
+        assert find_environment("far/Clock-v0").max_episode_steps == 5  # type: ignore[union-attr]
+    assert {env_id: gymnasium.registry[env_id] for env_id in before} == before
+    owners = {"sightline/CartPole-v0": "sightline", "Pendulum-v1": "gymnasium", "far/Clock-v0": "far-kit"}
+    for env_id, owner in owners.items():
+        line = registry.not_used("environment", env_id, "zebra-kit", owner)
+        assert [str(one.message) for one in caught].count(line) == 1
+    assert registry.origin("env", "far/Clock-v0") == "far-kit 1.0"
+    assert registry.origin("env", "sightline/CartPole-v0") is None
+
+
+@pytest.mark.usefixtures("newly_looked_for")
+def test_one_of_several_plugins_of_one_name_counts_wherever_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("zebra-kit", "ant-kit"):
+        site = tmp_path / package
+        module = package.replace("-", "_")
+        install(
+            site, package, {"env": f"far-clock = {module}:CLOCK\ncartpole = {module}:CLOCK\nbabyai = {module}:CLOCK"}
+        )
+        (site / f"{module}.py").write_text(
+            f"from sightline.envs.tasks import Task; CLOCK = Task('far-clock', 'small_envs:Clock', summary='{package}')"
+        )
+        monkeypatch.syspath_prepend(str(site))
+    for name, owner in (("far-clock", "ant-kit"), ("cartpole", "sightline"), ("babyai", "sightline")):
+        others = {"ant-kit", "zebra-kit"} - {owner}
+        with pytest.warns(SightlineWarning) as caught:
+            tasks = [registry.find("env", name) for _ in range(2)]
+        assert owner in (tasks[0].summary, "sightline")
+        lines = [registry.not_used("env", name, other, owner) for other in sorted(others)]
+        assert sorted(str(one.message) for one in caught) == lines, "each is told once"
+
+
+@pytest.mark.usefixtures("newly_looked_for")
+def test_an_installation_without_our_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = {
+        "env": "cartpole = gone_tasks:TASK",
+        "gymnasium": "gone = gone_tasks",
+        "recipes": "gone = gone_tasks.recipes",
+    }
+    install(tmp_path, "sightline", gone)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ending = "; the installation is incomplete: reinstall Sightline$"
+    with pytest.raises(BadInput, match=f"the package 'sightline' cannot be imported: .*gone_tasks.*{ending}"):
+        registry.find("env", "cartpole")
+    with pytest.warns(SightlineWarning, match=f"'sightline' are not registered: .*{ending}"):
+        registry.register_environments(own=True)
+    with pytest.warns(SightlineWarning, match=f"'sightline' cannot be found: .*{ending}"):
+        bundled.bundled_recipes()
 
 
 @pytest.mark.usefixtures("far_kit")
 def test_recipes_that_a_package_brings(sightline: Callable[..., Finished]) -> None:
-    expected = "the recipes of 'recipes' cannot be found: there is no package 'broken_far_kit.recipes'"
+    expected = (
+        "the recipes of the package 'broken-far-kit' cannot be found: there is no package 'broken_far_kit.recipes'; "
+        "correct its entry point 'recipes', or uninstall it"
+    )
     with pytest.warns(UserWarning, match=f"^{re.escape(expected)}$"):
         names = bundled.bundled_recipes()
     assert "broken_far_kit" not in sys.modules and "far_kit" not in sys.modules, "no package is imported for a list"
     assert "far-clock" in names and "numberline" in names
     assert bundled.recipe_description("far-clock") == "A clock far away"
     assert load_recipe("far-clock").env == "far/Clock-v0"
-    assert load_recipe("cartpole").env == "cartpole", "names that come with Sightline stay its own"
+    with pytest.warns(
+        SightlineWarning, match=re.escape(registry.not_used("recipe", "cartpole", "far-kit", "sightline"))
+    ):
+        assert load_recipe("cartpole").env == "cartpole", "names that come with Sightline stay its own"
     listed = {row["recipe"]: row["description"] for row in json.loads(sightline("recipes", "--json").out)}
     assert listed["far-clock"] == "A clock far away", "recipes that cannot be read hide no other"
+    assert listed["far-day"] == "A day far away"
     assert listed["far-list"] == "far-list must be a YAML map of keys and values"
     assert listed["far-latin"] == "far-latin is no recipe: it is not text in UTF-8"
+
+
+@pytest.mark.usefixtures("newly_looked_for")
+def test_a_package_that_was_built_without_its_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty_kit").mkdir()
+    (tmp_path / "empty_kit" / "__init__.py").write_text("")
+    install(tmp_path, "empty-kit", {"recipes": "empty = empty_kit"})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.warns(
+        SightlineWarning, match="'empty-kit' cannot be found: 'empty_kit' holds no YAML files; .*setuptools"
+    ):
+        bundled.bundled_recipes()
 
 
 class Lit(RewardModel):

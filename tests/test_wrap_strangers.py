@@ -437,7 +437,7 @@ def warnings_of(env: Any, steps: int = 60) -> list[str]:
             if single and result[2]:
                 env.reset()
         env.close()
-    return [str(one.message) for one in caught if one.category is UserWarning]
+    return [str(one.message) for one in caught if issubclass(one.category, UserWarning)]
 
 
 def kinds_of(make: Callable[[], Any]) -> list[Any]:

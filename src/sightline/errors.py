@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import re
 import sysconfig
@@ -25,6 +26,10 @@ class Damaged(BadInput):
 
 class RunFailed(Exception):
     """Failure while running; everything saved before is intact. Exit code 1."""
+
+
+class SightlineWarning(UserWarning):
+    """Warning of ours; a command shows it in one line."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -67,6 +72,11 @@ def is_ours(file: str | Path) -> bool:
     return any(map(Path(file).is_relative_to, OURS))
 
 
+def _imports(file: str) -> bool:
+    """Whether a file is of Python's own import, through which an error of a missing module comes."""
+    return Path(file).is_relative_to(Path(importlib.__file__).parent)
+
+
 def place_of(error: BaseException) -> str:
     """Place in a file where other people's code raised an exception, such as `reacher.py:12`; empty if only ours did.
 
@@ -74,7 +84,7 @@ def place_of(error: BaseException) -> str:
     ours is installed, the innermost of its lines.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
-    theirs = [frame for frame in frames if not is_ours(frame.filename)]
+    theirs = [frame for frame in frames if not is_ours(frame.filename) and not _imports(frame.filename)]
     not_installed = [frame for frame in theirs if not any(map(Path(frame.filename).is_relative_to, LIBRARIES))]
     candidates = not_installed or theirs
     if not candidates:
@@ -114,7 +124,7 @@ def warn(line: str) -> None:
         if not str(frame.f_globals.get("__name__")).startswith("sightline."):
             break
         depth += 1
-    warnings.warn(line, UserWarning, stacklevel=depth + 1)
+    warnings.warn(line, SightlineWarning, stacklevel=depth + 1)
 
 
 def nearest(name: str, candidates: Iterable[str], count: int = 3) -> str:

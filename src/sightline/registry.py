@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import re
 import sys
-import warnings
 from functools import cache
 from typing import Any, Literal
 
-from sightline.errors import BadInput, nearest, reason_of
+from sightline.errors import BadInput, line_of, nearest, warn
 
 Kind = Literal["reward", "teacher", "feedback", "algorithm", "provider", "env"]
 
@@ -77,6 +77,9 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "babyai": "sightline.envs.games.babyai:TASK",
     },
 }
+
+OWN = "sightline"
+"""Name of our own package."""
 
 _registered: dict[tuple[Kind, str], Any] = {}
 
@@ -132,6 +135,7 @@ def find(kind: Kind, name: str) -> Any:
     Raises:
         BadInput: there is none of that name, or what brings it cannot be imported.
     """
+    _warn_of_hidden(kind, name)
     if name in BUILT_IN[kind]:
         return _imported(BUILT_IN[kind][name])
     plugin = _registered.get((kind, name), _entry_points(kind).get(name))
@@ -146,14 +150,11 @@ def find(kind: Kind, name: str) -> Any:
     except (Exception, SystemExit) as error:  # a stranger's module may fail in any way; all others go on working
         if isinstance(plugin, str):
             where = f"at '{plugin}'"
-            advice = "fix that module"
+            advice = "fix that module, or choose another"
         else:
-            package = plugin.dist.name if plugin.dist else plugin.module
-            where = f"of the package '{package}'"
-            advice = "fix or uninstall that package"
-        raise BadInput(
-            f"the {kind} '{name}' {where} cannot be imported ({reason_of(error)}); {advice}, or choose another"
-        ) from error
+            where = f"of the package '{package_of(plugin)}'"
+            advice = advice_on(plugin, "fix or uninstall that package, or choose another")
+        raise BadInput(f"the {kind} '{name}' {where} cannot be imported: {line_of(error)}; {advice}") from error
 
 
 def _imported(place: str) -> Any:
@@ -178,26 +179,135 @@ def _entry_points(kind: Kind) -> dict[str, importlib.metadata.EntryPoint]:
     return by_name
 
 
+@cache
+def hidden(kind: Kind) -> dict[str, list[str]]:
+    """Plug-ins of installed packages that are not used, since their names are taken: name -> a line for each."""
+    lines: dict[str, list[str]] = {}
+    for entry in entry_points(kind):
+        first = _entry_points(kind).get(entry.name)
+        if first is None or entry != first:
+            owner = package_of(first) if first else OWN
+            lines.setdefault(entry.name, []).append(not_used(kind, entry.name, package_of(entry), owner))
+    return lines
+
+
+def not_used(what: str, name: str, package: str, owner: str) -> str:
+    """The line on something of a package whose name another package has taken."""
+    return (
+        f"the {what} '{name}' of the package '{package}' is not used, since the package '{owner}' has one of that "
+        "name; uninstall one, or ask its author for another name"
+    )
+
+
+@cache  # a line is told once
+def _warn_of_hidden(kind: Kind, name: str) -> None:
+    for line in hidden(kind).get(name, ()):
+        warn(line)
+
+
 def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
-    """Entry points of the group `sightline.GROUP`, Sightline's own first; each once, however often it is found."""
+    """Entry points of the group `sightline.GROUP`, Sightline's own first, then by package; each once, however often it
+    is found."""
     declared = importlib.metadata.entry_points(group=f"sightline.{group}")
-    return sorted(dict.fromkeys(declared), key=_is_of_sightline, reverse=True)
+    # Which one comes first must not depend on the order of folders on Python's path.
+    return sorted(dict.fromkeys(declared), key=lambda entry: (not is_of_sightline(entry), package_of(entry)))
 
 
 def is_own(kind: Kind, name: str) -> bool:
     """Whether a plug-in comes with Sightline."""
     entry = _entry_points(kind).get(name)
-    return name in BUILT_IN[kind] or (entry is not None and _is_of_sightline(entry))
+    return name in BUILT_IN[kind] or (entry is not None and is_of_sightline(entry))
 
 
-def _is_of_sightline(entry: importlib.metadata.EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == "sightline"
+def is_of_sightline(entry: importlib.metadata.EntryPoint) -> bool:
+    """Whether an entry point is one of Sightline's own."""
+    return entry.dist is not None and entry.dist.name == OWN
 
 
-def register_environments() -> None:
-    """Import what packages name under `sightline.gymnasium`; one that fails is warned of and hinders no other."""
+def package_of(entry: importlib.metadata.EntryPoint) -> str:
+    """Name of the package that declares an entry point, as pip knows it."""
+    return entry.dist.name if entry.dist else entry.module
+
+
+def advice_on(entry: importlib.metadata.EntryPoint, advice: str) -> str:
+    """What to do about an entry point that fails: advice, but for our own, which cannot be fixed or left out."""
+    if is_of_sightline(entry):
+        return "the installation is incomplete: reinstall Sightline"
+    return advice
+
+
+# -- environments that packages register with Gymnasium ----------------------------------------------------------------
+
+_registered_by: dict[str, importlib.metadata.EntryPoint] = {}
+"""Id of an environment -> the entry point whose module has registered it."""
+
+
+@cache
+def register_environments(own: bool = False) -> None:
+    """Import what packages name under `sightline.gymnasium`, once; one that fails is warned of and hinders no other.
+
+    Others' modules may import anything of Sightline, so they wait until an environment is looked for; none of them can
+    take an id that is registered already.
+
+    Args:
+        own: import Sightline's own modules; else those of other packages.
+    """
     for entry in entry_points("gymnasium"):
-        try:
-            entry.load()
-        except (Exception, SystemExit) as error:  # a stranger's module may fail in any way
-            warnings.warn(f"the environments of '{entry.name}' are not registered: {reason_of(error)}", stacklevel=2)
+        if is_of_sightline(entry) == own:
+            for line in faults_of_registration(entry):
+                warn(line)
+
+
+@cache
+def faults_of_registration(entry: importlib.metadata.EntryPoint) -> list[str]:
+    """Import a module that registers environments, and undo what it changes of those that were registered before.
+
+    Returns:
+        What is wrong with it, each in one line.
+    """
+    import gymnasium
+
+    faults = []
+    before = dict(gymnasium.registry)
+    level = gymnasium.logger.min_level
+    gymnasium.logger.min_level = gymnasium.logger.ERROR  # our own lines say what it would warn of
+    try:
+        entry.load()
+    except (Exception, SystemExit) as error:  # a stranger's module may fail in any way
+        advice = advice_on(entry, "fix or uninstall that package")
+        faults.append(
+            f"the environments of the package '{package_of(entry)}' are not registered: {line_of(error)}; {advice}"
+        )
+    finally:
+        gymnasium.logger.min_level = level
+    for env_id in gymnasium.registry.keys() - before.keys():
+        _registered_by[env_id] = entry
+    for env_id, spec in before.items():
+        if gymnasium.registry.get(env_id) is not spec:
+            gymnasium.registry[env_id] = spec
+            faults.append(not_used("environment", env_id, package_of(entry), _owner_of(env_id)))
+    return faults
+
+
+def _owner_of(env_id: str) -> str:
+    """Name of the package that has registered an environment; that of its module where no entry point has led to it."""
+    import gymnasium
+
+    if env_id in _registered_by:
+        return package_of(_registered_by[env_id])
+    maker = gymnasium.registry[env_id].entry_point
+    module = maker if isinstance(maker, str) else getattr(maker, "__module__", "")
+    return re.split("[.:]", module)[0]
+
+
+def origin(kind: Kind, name: str) -> str | None:
+    """Name and version of the package that a plug-in comes from, or an environment that a package registers; None for
+    Sightline's own, and for what no entry point brings."""
+    entry = _entry_points(kind).get(name)
+    if kind == "env" and entry is None:
+        register_environments()
+        entry = _registered_by.get(name)
+    is_registered = (kind, name) in _registered
+    if entry is None or entry.dist is None or is_registered or is_own(kind, name) or is_of_sightline(entry):
+        return None
+    return f"{entry.dist.name} {entry.dist.version}"

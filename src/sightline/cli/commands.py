@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from sightline.cli.demos import demos
-from sightline.cli.exit_codes import errors_in_one_line
+from sightline.cli.exit_codes import errors_in_one_line, warnings_in_one_line
 from sightline.cli.games import check_env
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
@@ -685,7 +685,7 @@ def main() -> None:
     if not os.environ.get("SIGHTLINE_DEBUG"):
         # Renderers that failed to start complain once more when they are collected.
         sys.unraisablehook = lambda unraisable: None
-    with errors_in_one_line():
+    with errors_in_one_line(), warnings_in_one_line():
         _check_threads()
         code = app(prog_name="sightline", standalone_mode=False)
         if code == 130:  # Typer's code for Ctrl-C

@@ -8,12 +8,13 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import typer
 
-from sightline.errors import BadInput, RunFailed, place_of, printable, reason_and_place
+from sightline.errors import BadInput, RunFailed, SightlineWarning, place_of, printable, reason_and_place
 from sightline.requirements import advice
 from sightline.runs.stopping import GivenUp, Stopped
 
@@ -64,6 +65,25 @@ def errors_in_one_line() -> Iterator[None]:
         if place_of(error).startswith(("typer/", "click/")):
             raise  # a shell's completion has been installed or shown
         _leave(f"{reason_and_place(error)}: it must not end the program; let it raise an error instead", 1, error)
+
+
+@contextlib.contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Show our own warnings as lines of the command, without the place and the source that Python adds to them."""
+    usual = warnings.formatwarning
+
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if issubclass(category, SightlineWarning):
+            return f"warning: {printable(str(message))}\n"
+        return usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 _OPTION_WORDS = (

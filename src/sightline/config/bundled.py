@@ -9,14 +9,16 @@ A package brings its own by an entry point that names a package of Python, in wh
 from __future__ import annotations
 
 import importlib.util
-import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from sightline import registry
 from sightline.config.decoding import decoded
 from sightline.config.yaml import read_yaml
-from sightline.errors import BadInput
+from sightline.errors import BadInput, warn
 
 
 def bundled_recipes() -> list[str]:
@@ -30,6 +32,7 @@ def recipe_text(name: str) -> str:
     Raises:
         BadInput: its file cannot be read.
     """
+    _warn_of_hidden(name)
     file = _files()[name]
     try:
         return decoded(file.read_bytes())
@@ -51,19 +54,71 @@ def recipe_description(name: str) -> str:
     return str(document.get("description", ""))
 
 
+@dataclass(frozen=True)
+class PackageOfRecipes:
+    """Recipes of one package.
+
+    Attributes:
+        name: of the package, as pip knows it.
+        files: their files.
+        fault: why there are none, in one line; empty where there are some.
+    """
+
+    name: str
+    files: Sequence[Path]
+    fault: str = ""
+
+
+@cache
+def packages_of_recipes() -> list[PackageOfRecipes]:
+    """All packages that bring recipes, Sightline's own first."""
+    return [_recipes_of(entry) for entry in registry.entry_points("recipes")]
+
+
+def _recipes_of(entry: EntryPoint) -> PackageOfRecipes:
+    name = registry.package_of(entry)
+    cannot = f"the recipes of the package '{name}' cannot be found"
+    folders = [folder for folder in _folders(entry.module) if folder.is_dir()]
+    files = [file for folder in folders for file in sorted(folder.iterdir()) if file.suffix in (".yaml", ".yml")]
+    fault = ""
+    if not folders:
+        advice = registry.advice_on(entry, f"correct its entry point '{entry.name}', or uninstall it")
+        fault = f"{cannot}: there is no package '{entry.module}'; {advice}"
+    elif not files:
+        advice = registry.advice_on(entry, "build it with them: as package-data, where setuptools builds it")
+        fault = f"{cannot}: '{entry.module}' holds no YAML files; {advice}"
+    return PackageOfRecipes(name, files, fault)
+
+
 @cache
 def _files() -> dict[str, Path]:
     """Name of each recipe -> its file. Sightline's packages come first, and keep a name that others use as well."""
     files: dict[str, Path] = {}
-    for entry in registry.entry_points("recipes"):
-        folders = [folder for folder in _folders(entry.module) if folder.is_dir()]
-        if not folders:
-            problem = f"there is no package '{entry.module}'"
-            warnings.warn(f"the recipes of '{entry.name}' cannot be found: {problem}", stacklevel=2)
-        for folder in folders:
-            for file in sorted(folder.glob("*.yaml")):
-                files.setdefault(file.stem, file)
+    for package in packages_of_recipes():
+        if package.fault:
+            warn(package.fault)
+        for file in package.files:
+            files.setdefault(file.stem, file)
     return files
+
+
+@cache
+def hidden_recipes() -> dict[str, list[str]]:
+    """Recipes that are not used, since another package has one of that name: name -> a line for each."""
+    owners: dict[str, str] = {}
+    lines: dict[str, list[str]] = {}
+    for package in packages_of_recipes():
+        for file in package.files:
+            owner = owners.setdefault(file.stem, package.name)
+            if file != _files()[file.stem]:
+                lines.setdefault(file.stem, []).append(registry.not_used("recipe", file.stem, package.name, owner))
+    return lines
+
+
+@cache  # a line is told once
+def _warn_of_hidden(name: str) -> None:
+    for line in hidden_recipes().get(name, ()):
+        warn(line)
 
 
 def _folders(package: str) -> list[Path]:

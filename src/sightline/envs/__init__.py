@@ -1,7 +1,8 @@
 """Make any environment, take its frames and step many of it at once.
 
-Importing this registers environments with Gymnasium, as `import sightline` does once Gymnasium is imported: the
-adapters here, and what installed packages register in a module that they name as an entry point:
+Importing this registers our environments with Gymnasium, as `import sightline` does once Gymnasium is imported. What
+other packages register follows when an environment is first looked for (`sightline.envs.naming`), in a module that they
+name as an entry point:
 
     [project.entry-points."sightline.gymnasium"]
     my_package = "my_package.registration"
@@ -20,4 +21,4 @@ for _id, _entry_point, _steps in (
     if _id not in gymnasium.registry:
         gymnasium.register(_id, entry_point=f"sightline.envs.{_entry_point}", max_episode_steps=_steps)
 
-registry.register_environments()
+registry.register_environments(own=True)

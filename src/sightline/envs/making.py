@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 from sightline.envs.constructing import construct, creator_of, parameters_of, size_options
 from sightline.envs.frames import Size, checked_frame
 from sightline.envs.gymnasium_api import GymnasiumAPI, check_environment, check_reset_signature, layers_of
-from sightline.envs.naming import find_environment
+from sightline.envs.naming import find_environment, spec_of
 from sightline.envs.native_vector import NativeVector, native_vector_class
 from sightline.envs.rendering import prepare_rendering
 from sightline.envs.spaces import adapted_to_learners
@@ -129,7 +129,7 @@ class EnvMaker:
         Raises:
             BadInput, RunFailed: as for a call.
         """
-        spec = gymnasium.registry.get(self.env_id)
+        spec = spec_of(self.env_id)
         if spec is None or self.rescale or self.success_from is not None:
             return None
         build = native_vector_class(spec)

@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, registry
 
+from sightline import registry as plugins
 from sightline.config.named_code import NoSuchModule, attribute_of, import_code, split_place
 from sightline.envs.rendering import drawing_advice
 from sightline.errors import BadInput, nearest, reason_and_place
@@ -109,6 +110,7 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
     for package in PACKAGES:
         if package.task and re.match(package.ids, name.rpartition(":")[2]):
             raise BadInput(f"'{name}' draws no pictures that rewards or agents could read{package.advice(name)}")
+    plugins.register_environments()
     # What is registered already counts first: ids may hold colons.
     module_name, attribute = split_place(name)
     if name in registry or not (":" in name or module_name.endswith(".py")):
@@ -157,6 +159,12 @@ def _registered(name: str, also_known: Iterable[str]) -> EnvSpec:
     if "did you mean" not in hint:
         hint = f"; an id that a package registers is named with its module: env=module:{name}{_packages_here()}"
     raise BadInput(f"there is no environment '{name}'{hint}")
+
+
+def spec_of(env_id: str) -> EnvSpec | None:
+    """The specification of an id that is registered, by ourselves or by a package."""
+    plugins.register_environments()
+    return registry.get(env_id)
 
 
 def _newest(env_id: str) -> EnvSpec | None:

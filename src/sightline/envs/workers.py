@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -27,7 +28,7 @@ import numpy as np
 import psutil
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from sightline.errors import BadInput, RunFailed, reason_and_place, reason_of
+from sightline.errors import BadInput, RunFailed, SightlineWarning, reason_and_place, reason_of
 from sightline.runs.stopping import exit_now, give_up_if_overdue, stop_signals
 from sightline.runs.streams import steady_standard_streams
 from sightline.runs.temporary import SHARED_MEMORY, TemporaryFolder
@@ -296,6 +297,7 @@ def _serve(pipe: Connection, packed: bytes) -> None:
     end_with_parent()
     leave_stops_to_parent()
     steady_standard_streams()
+    warnings.simplefilter("ignore", SightlineWarning)  # the process that has started this one says the same
     try:
         served = pickle.loads(packed).fn()
     except BaseException as error:

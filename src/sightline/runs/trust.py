@@ -66,6 +66,7 @@ def _code_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
     """Recipe keys that import code: (key, value, meaning)."""
     import gymnasium
 
+    registry.register_environments()
     # What a plug-in brings was installed by the user, and our own adapters are no code of the folder's.
     is_ours = recipe.env.startswith("sightline.adapters:")
     if (
