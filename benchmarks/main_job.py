@@ -6,6 +6,12 @@ Each row is several whole `sightline train … --json` commands with different t
 the test panel of 100 seeds, by the checkpoint that the words' reward chose on another panel. FOLDER holds an encoder of
 another training seed: `PYTHONPATH=tools python -m pretraining.encoder.train --out FOLDER --seed 1`. An untrained one
 is made here. Results go to benchmarks/results/main_job.json and, as a table, to stdout.
+
+    python benchmarks/main_job.py peers
+
+What the whole command takes, beside what a user would write instead (`benchmarks/peers.py`): processor and wall seconds
+to the first validation panel that succeeds, and to a tested policy; only ours makes films and a report. All take turns,
+and ratios are taken within a seed. Results go to benchmarks/results/peers.json.
 """
 
 from __future__ import annotations
@@ -13,6 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,8 +31,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from peers import PEERS
 from pretraining.encoder.card import NONSENSE
-from running import RESULTS, machine, sized, train
+from running import RESULTS, at_size, keep, machine, sized, train
 
 FILE = RESULTS / "main_job.json"
 
@@ -115,13 +126,103 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
+# -- beside what a user would write instead ----------------------------------------------------------------------------
+
+
+def main_of_peers(seeds: int) -> None:
+    """Measure ours and all peers in turn."""
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("ours", *PEERS)}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(seeds):
+            for name, measured in rows.items():
+                run = Path(folder) / f"{name}-{seed}"
+                measured.append(timed_run(name, seed, run))
+                print(name, seed, measured[-1], flush=True)
+    keep("peers.json", "peers", rows)
+    print(table_of_peers(rows))
+
+
+def timed_run(name: str, seed: int, run: Path) -> dict[str, Any]:
+    """Processor and wall seconds of a whole command, to its first success and to its end."""
+    if name == "ours":
+        told = at_size("cartpole", f"seed={seed}", "device=cpu", "reward.device=cpu")
+        command = [sys.executable, "-m", "sightline", "train", *told, "--run-dir", str(run), "--json"]
+    else:
+        command = [sys.executable, str(Path(__file__).with_name("peers.py")), name, "--seed", str(seed)]
+    output = run.with_suffix(".out")
+    began = time.monotonic()
+    used = 0.0
+    numbers: dict[str, Any] = {"first_success_cpu": None, "first_success_wall": None}
+    with output.open("w") as stream:
+        process = psutil.Popen(command, stdout=stream, stderr=subprocess.DEVNULL)
+        while process.poll() is None:
+            used = processor_seconds(process) or used
+            is_first = numbers["first_success_cpu"] is None
+            if is_first and has_succeeded(run / "metrics.jsonl" if name == "ours" else output):
+                numbers |= {
+                    "first_success_cpu": processor_seconds(process),
+                    "first_success_wall": time.monotonic() - began,
+                }
+            time.sleep(0.05)
+    numbers |= {"cpu": used, "wall": time.monotonic() - began}
+    last_line = output.read_text().splitlines()[-1]
+    result = json.loads(last_line)
+    result = result.get("result", result)
+    return numbers | {"success_rate": result["success_rate"], "untrained": result["untrained"]["success_rate"]}
+
+
+def has_succeeded(file: Path) -> bool:
+    """Whether a run's metrics, or a peer's output, tell of a validation panel without a failure."""
+    if not file.is_file():
+        return False
+    text = file.read_text()
+    return '"first_success"' in text or re.search(r'"evaluation/success_rate": ?1\.0\b', text) is not None
+
+
+def processor_seconds(process: psutil.Process) -> float:
+    """Of a process, its children and theirs, so far; 0 once it has ended."""
+    try:
+        family = [process, *process.children(recursive=True)]
+        times = [one.cpu_times() for one in family]
+    except psutil.NoSuchProcess:
+        return 0.0
+    own = times[0]
+    return float(sum(one.user + one.system for one in times) + own.children_user + own.children_system)
+
+
+def table_of_peers(rows: dict[str, list[dict[str, Any]]]) -> str:
+    """Medians in Markdown, and the ratio of ours to each."""
+    heads = (
+        *("way", "first success: processor s", "wall s", "tested policy: processor s", "wall s", "success, %"),
+        *("ours / its processor s, to the first success", "to a tested policy"),
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, runs in rows.items():
+        cells = [name]
+        for key in ("first_success_cpu", "first_success_wall", "cpu", "wall"):
+            known = [run[key] for run in runs if run[key] is not None]
+            cells.append(f"{statistics.median(known):.0f}" if known else "–")
+        cells.append(" ".join(f"{100 * run['success_rate']:.0f}" for run in runs))
+        for key in ("first_success_cpu", "cpu"):
+            pairs = [(own[key], run[key]) for own, run in zip(rows["ours"], runs, strict=True)]
+            ratios = [own / other for own, other in pairs if own is not None and other is not None]
+            cells.append(f"{statistics.median(ratios):.2f}" if ratios else "–")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=("rows", "peers"), default="rows")
+    parser.add_argument("--seeds", type=int, default=sized(5, 1), help="of the peers")
     parser.add_argument("--second-encoder", type=Path)
     parser.add_argument("--jobs", type=int, default=sized(1, 2), help="runs at the same time")
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
+    if arguments.part == "peers":
+        main_of_peers(arguments.seeds)
+        return
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(arguments.jobs) as pool:
         folder = Path(name)
         untrained = folder / "untrained"
