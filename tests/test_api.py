@@ -86,7 +86,7 @@ def test_what_a_run_offers(run: sl.Run) -> None:
         key: run.result[key] for key in ("success_rate", "return", "reward")
     }
     assert run.report().is_file()
-    alone = sl.evaluate(run.policy(), "cartpole", episodes=2, reward=run.reward())
+    alone = sl.evaluate(run.policy(), "cartpole", episodes=2, reward=run.reward(), score_every=4)
     assert (alone["return"], alone["reward"]) == (again["return"], pytest.approx(again["reward"], abs=1e-6))
 
 
@@ -282,7 +282,7 @@ def test_success_may_be_stated_at_the_end_of_an_episode_only(tmp_path: Path) -> 
 
 def test_evaluating_a_policy_is_as_the_run_does_it(run: sl.Run) -> None:
     own = run.evaluate(3)
-    mine = sl.evaluate(run.policy(), "cartpole", episodes=3, reward=run.reward())
+    mine = sl.evaluate(run.policy(), "cartpole", episodes=3, reward=run.reward(), score_every=4)
     assert {key: mine[key] for key in ("panel", "return", "success_rate")} == {
         key: own[key] for key in ("panel", "return", "success_rate")
     }

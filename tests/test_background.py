@@ -145,6 +145,7 @@ def test_long_runs_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
         return wants_process(for_control(load_recipe("cartpole", overrides)))
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
-    assert wanted() and not wanted("steps=9999") and not wanted("evaluation.background=false")
+    assert wanted("steps=30000") and not wanted("steps=29999")
+    assert not wanted("steps=30000", "evaluation.background=false")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
-    assert not wanted() and wanted("evaluation.background=true")
+    assert not wanted("steps=30000") and wanted("evaluation.background=true")

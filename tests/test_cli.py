@@ -380,12 +380,12 @@ def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightlin
     from sightline.config.loading import load_recipe
     from sightline.roles import complete
 
-    expected = complete(load_recipe(name, ["seed=3"])).model_dump(mode="json")
+    recipe = complete(load_recipe(name, ["seed=3"]))
+    expected = recipe.model_dump(mode="json")
     done = sightline("train", name, "seed=3", "--dry-run")
     assert done.code == 0
-    *before, line = done.lines
-    assert line.startswith("disk  ")
-    assert all(one.startswith("memory  ") for one in before)
+    names = [line.split("  ")[0] for line in done.lines]
+    assert names == ["memory", "disk", *(["evaluation"] if recipe.role == "control" else [])]
     assert yaml.safe_load(done.out) == expected
     assert parsed(sightline("train", name, "seed=3", "--dry-run", "--json")) == expected
     assert not list(Path.cwd().iterdir())
@@ -785,9 +785,8 @@ def test_answers_at_once_without_torch(arguments: list[str]) -> None:
 
 
 def test_a_dry_run_with_a_bundled_encoder_needs_no_torch() -> None:
-    memory, disk = call_without_torch(["train", "cartpole-preferences", "--dry-run"]).splitlines()
-    assert memory.startswith("memory ")
-    assert disk.startswith("disk ")
+    lines = call_without_torch(["train", "cartpole-preferences", "--dry-run"]).splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["memory", "disk", "evaluation"]
 
 
 def test_version(sightline: Sightline) -> None:

@@ -209,6 +209,34 @@ def test_rewards_are_means_over_the_frames_of_the_very_episode() -> None:
     np.testing.assert_allclose(played.rewards, (np.array(lengths_of(panel)) + 1) / 2, atol=1e-6)
 
 
+class Times(RewardModel):
+    """The picture's time, which is the number of the step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        times = np.asarray(clip.frames)[:, :, 0, 0, 0].astype(np.float32)
+        self.seen += times.ravel().tolist()
+        return times
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("every", [1, 2, 4, 100])
+def test_some_steps_of_each_episode_are_scored_and_its_last_one(every: int, processes: int) -> None:
+    """The same ones whoever plays beside; returns and success are of all steps."""
+    panel = make_panel("test", "clock", 12)
+    model = Times()
+    played = play_panel(zeros, CLOCK, TASK, panel, model, processes=processes, score_every=every)
+    assert played is not None and played.rewards is not None and played.success is not None
+    lengths = lengths_of(panel)
+    scored = [sorted({*range(every, length + 1, every), length}) for length in lengths]
+    np.testing.assert_allclose(played.rewards, [np.mean(times) for times in scored], atol=1e-6)
+    assert sorted(model.seen) == sorted(time for times in scored for time in times), "no other picture is looked at"
+    assert played.returns.tolist() == [length * (length + 1) / 2 for length in lengths]
+    assert played.success.all()
+
+
 @pytest.mark.parametrize("at_once", [1, 37, 512])
 def test_windows_do_not_reach_from_one_episode_into_another(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """Environments play one episode after the other, and are scored in batches that end anywhere."""

@@ -328,6 +328,25 @@ def test_without_frames_nothing_is_rendered() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="only where fork is possible")
+@pytest.mark.parametrize("workers", ["inline", "processes"])
+def test_pictures_are_made_of_those_that_are_asked_for_and_of_those_that_end(workers: Any) -> None:
+    """Three clocks of three steps."""
+    make = EnvMaker("small_envs:Clock", {"shortest": 3, "longest": 3}, frame_size=(8, 8))
+    envs = FrameVectorEnv(make, 3, lambda env, episode: env, workers=workers)
+    try:
+        envs.reset()
+        actions = np.zeros(3, int)
+        drawn = []
+        for asked in ([True, False, False], [False, False, False], [False, True, False]):
+            step = envs.step(actions, frames=np.array(asked))
+            drawn.append(None if step.frames is None else step.frames[:, 0, 0, 0].tolist())
+    finally:
+        envs.close()
+    assert drawn[0] is not None and drawn[0][0] == 1
+    assert drawn[1] is None, "of none"
+    assert drawn[2] == [3, 3, 3], "all of them end"
+
+
 def test_workers_are_spawned_not_forked() -> None:
     """A forked worker would inherit threads and OpenGL contexts of its parent."""
     envs = FrameVectorEnv(CLOCK, 1, episode_seeds(0), workers="processes")

@@ -164,8 +164,8 @@ def test_rows_that_no_checkpoint_needs_are_removed(sightline: Sightline, tmp_pat
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [
-        (("cartpole",), ("40,064 transitions of 0.057 kB", "2.28 MB")),
-        (("cartpole", "reward.keep_embeddings=true"), ("0.313 kB", "12.5 MB")),
+        (("cartpole", "steps=40000"), ("40,064 transitions of 0.057 kB", "2.28 MB")),
+        (("cartpole", "steps=40000", "reward.keep_embeddings=true"), ("0.313 kB", "12.5 MB")),
         (("drawer-open-chat",), ("200,000 transitions of 21.5 kB", "4.3 GB", "2,000 segments", "301 MB")),
         (
             ("env=Pendulum-v1", "goal=a rod", "reward.encoder=hf:some/where", "reward.keep_embeddings=true"),
@@ -187,7 +187,7 @@ def test_a_dry_run_says_how_much_there_will_be(
 def test_what_a_dry_run_says_is_what_is_written(sightline: Sightline, tmp_path: Path) -> None:
     arguments = ("cartpole", *TINY, "learner.buffer_size=10000", "reward.keep_embeddings=true", "steps=1000")
     arguments += ("evaluation.every=1000", "checkpoints.every=250")
-    *_, line = sightline("train", *arguments, "--dry-run").lines
+    _, line, _ = sightline("train", *arguments, "--dry-run").lines
     assert sightline("train", *arguments, "--run-dir", tmp_path / "run").code == 0
     said = float(line.partition("kB: ")[2].partition(" kB;")[0])
     written = sum(file.stat().st_size for file in (tmp_path / "run" / "replay").iterdir()) / 1000
@@ -487,7 +487,7 @@ def test_shared_memory_of_a_killed_process_is_removed_by_the_next_run(
             ("steps=512", "learner.chunk=100", "envs=32"),
             "training for 3,200 steps (steps=512, in whole chunks of 3,200: ",
         ),
-        (("steps=6400", "learner.chunk=100", "envs=32"), "training for 6,400 steps, evaluated every 640"),
+        (("steps=6400", "learner.chunk=100", "envs=32"), "training for 6,400 steps, evaluated every 2,133"),
         (
             ("steps=64", "envs=2", "learner.chunk=32", "evaluation.every=32"),
             "training for 64 steps, evaluated every 32",

@@ -131,7 +131,13 @@ def _folder(path: Any, name: str) -> Path:
 
 @_process_unchanged()
 def evaluate(
-    policy: Any, env: str | Callable[[], Any], *, episodes: int = 100, seed: int = 0, reward: RewardModel | None = None
+    policy: Any,
+    env: str | Callable[[], Any],
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    reward: RewardModel | None = None,
+    score_every: int = 1,
 ) -> dict[str, Any]:
     """Play a fixed panel of seeds with a policy.
 
@@ -142,6 +148,8 @@ def evaluate(
         episodes: of the panel.
         seed: of the panel; panels with equal hashes compare.
         reward: a reward model to score the episodes with as well.
+        score_every: steps of an episode from one that is scored to the next, as a recipe's `evaluation.score_every`; 4
+            in most runs.
 
     Returns:
         Success rate and return with 95 % intervals, and the mean reward; `panel` names the episodes.
@@ -157,6 +165,7 @@ def evaluate(
 
     episodes = _whole("episodes", episodes, 1)
     seed = _whole("seed", seed, 0)
+    score_every = _whole("score_every", score_every, 1)
     if reward is not None and not isinstance(reward, RewardModel):
         raise BadInput(f"the reward must be a RewardModel, not {type(reward).__name__}; make one, as ZeroShotReward(…)")
     if isinstance(policy, Run):
@@ -191,7 +200,7 @@ def evaluate(
         return actions
 
     panel = task_panel(task, make, "test", episodes, seed)
-    episodes_played = play_panel(choose, make, task, panel, reward)
+    episodes_played = play_panel(choose, make, task, panel, reward, score_every=score_every)
     assert episodes_played is not None, "nothing stops it"
     return episodes_played.summary()
 

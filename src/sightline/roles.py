@@ -183,10 +183,13 @@ def _train_control(
     recipe: ControlRecipe, path: Path, name: str, resume: bool, command: str | None, quiet: bool
 ) -> tuple[RunFolder, dict[str, Any]]:
     from sightline.control.control_setup import build_setup
+    from sightline.control.precision import with_dtypes
     from sightline.control.training import train as train_control
     from sightline.models.encoder_files import model_card
     from sightline.reports.run_page import write_report
 
+    if not resume:  # a run that goes on computes as it began
+        recipe = with_dtypes(recipe)
     with owned_run(path, recipe, resume, command) as begin:
         setup = build_setup(recipe)
         folder = begin()

@@ -126,9 +126,8 @@ def train(
         return
     from sightline.evaluation.episode_stats import describe
 
-    panel = f"({result['episodes']} episodes of the test panel)"
-    typer.echo(f"untrained   {describe(result['untrained'])} {panel}")
-    typer.echo(f"trained     {describe(result)} {panel}")
+    for name, numbers in (("untrained", result["untrained"]), ("trained", result)):
+        typer.echo(f"{name:<11} {describe(numbers)} ({numbers['episodes']} episodes of the test panel)")
     for pictures in ("blank", "shuffled"):
         if result.get(pictures):
             typer.echo(f"  {pictures:<9} {describe(result[pictures])}")

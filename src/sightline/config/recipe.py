@@ -60,6 +60,11 @@ class RewardBlock(Strict):
         return False
 
     @property
+    def judges_single_frames(self) -> bool:
+        """True if each reward is of one picture alone, so that a panel's reward can be measured on some of them."""
+        return False
+
+    @property
     def words_alpha(self) -> float | None:
         """The strength of goal-baseline regularisation that the words have to go with."""
         return None
@@ -115,13 +120,20 @@ class Evaluation(Strict):
     """Deterministic episodes on fixed panels of seeds. Checkpoints are chosen on one panel and reported on another."""
 
     every: PositiveInt | None = None
-    """Steps between evaluations on the validation panel; default: a tenth of the run."""
-    episodes: Episodes = 16
-    """Episodes of the validation panel."""
-    test_episodes: Episodes = 100
-    """Episodes of the test panel, played once at the end by the chosen checkpoint."""
+    """Steps between evaluations on the validation panel; default: a tenth of the run, or more where evaluation would
+    take more steps than training (`control/panel_sizes.py`)."""
+    episodes: Episodes | None = None
+    """Episodes of the validation panel; default: 16, or fewer where episodes are long beside the run."""
+    test_episodes: Episodes | None = None
+    """Episodes of the test panel, played once at the end by the chosen checkpoint; default: 100, or fewer where
+    episodes are long beside the run, and never less than 20."""
+    untrained_episodes: Episodes | None = None
+    """Episodes of the test panel that the untrained policy plays; default: the first 20."""
+    score_every: PositiveInt | None = None
+    """Steps of an episode from one whose picture is made and rewarded to the next; its last one always is. States,
+    returns and success are of all steps. Default: 4 for rewards of single pictures, else 1."""
     background: bool | Literal["auto"] = "auto"
-    """Evaluate in a process of its own while training goes on, which changes no number. `auto`: in runs of 10 000 steps
+    """Evaluate in a process of its own while training goes on, which changes no number. `auto`: in runs of 30 000 steps
     or more, on a CPU with several cores."""
 
 

@@ -41,7 +41,7 @@ from sightline.runs.stopping import give_up_if_overdue
 from sightline.runs.temporary import TemporaryFolder
 from sightline.runs.working_folder import SAFE
 
-WORTH_IT = 10_000
+WORTH_IT = 30_000
 """Transitions from which on a run is long enough for the seconds that a process takes to start."""
 
 

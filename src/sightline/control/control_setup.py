@@ -24,7 +24,7 @@ from sightline.envs.rendering import is_software, opengl_context, opengl_rendere
 from sightline.envs.stepping import close_env
 from sightline.envs.tasks import Task, find_task
 from sightline.errors import BadInput
-from sightline.evaluation.episodes import Episodes, Policy, play_panel, task_panel
+from sightline.evaluation.episodes import Episodes, Policy, check_score_every, play_panel, task_panel
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.rewards.base import RewardModel
 from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
@@ -69,6 +69,22 @@ class ControlSetup:
         return and success say it all."""
         return self.reward_model if self.reward_model.needs else None
 
+    @property
+    def validation_panel(self) -> EvalSeeds:
+        """The panel by which checkpoints are chosen."""
+        return self.panel("validation", _known(self.recipe.evaluation.episodes))
+
+    @property
+    def test_panel(self) -> EvalSeeds:
+        """The panel on which the chosen checkpoint is reported."""
+        return self.panel("test", _known(self.recipe.evaluation.test_episodes))
+
+    @property
+    def untrained_panel(self) -> EvalSeeds:
+        """The episodes of the test panel that the untrained policy plays."""
+        evaluation = self.recipe.evaluation
+        return self.panel("test", evaluation.untrained_episodes or _known(evaluation.test_episodes))
+
     def panel(self, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
         """A panel of the recipe's environment; other options, time limits and rules of success make it another one."""
         return task_panel(self.task, self.make, name, episodes, seed)
@@ -95,7 +111,13 @@ class ControlSetup:
             processes,
             recipe.step_timeout,
             needs_reward=recipe.reward.reads_own_reward,
+            score_every=recipe.evaluation.score_every or 1,
         )
+
+
+def _known(episodes: int | None) -> int:
+    assert episodes is not None, "a completed recipe says it"
+    return episodes
 
 
 def build_setup(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
@@ -117,6 +139,7 @@ def build_setup(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     reward = build_reward(reward_config(recipe.reward), context)
     if recipe.replay is not None:
         _check_replay(recipe.replay, reward.model)
+    check_score_every(reward.model, recipe.evaluation.score_every or 1)
     # One environment is made and looked at, so that what cannot work is refused before anything is collected.
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()

@@ -421,7 +421,10 @@ def _off_policy_arguments(learner: OffPolicyLearner, space: spaces.Space[Any] | 
         }
     if isinstance(learner, SACLearner):
         arguments |= {"ent_coef": learner.ent_coef, "use_sde": learner.use_sde}
-    return _with_options(learner, arguments, _extractor(space, standardises=False))
+    policy = _extractor(space, standardises=False)
+    if isinstance(learner, DQNLearner | SACLearner) and "optimizer_class" not in _policy_options(learner):
+        policy["optimizer_kwargs"] = {"fused": True}  # one call for all weights: small networks wait for calls
+    return _with_options(learner, arguments, policy)
 
 
 def _on_policy_arguments(learner: OnPolicyLearner, space: spaces.Space[Any] | None = None) -> dict[str, Any]:
@@ -461,8 +464,14 @@ def _extractor(space: spaces.Space[Any] | None, standardises: bool) -> dict[str,
 
 def _with_options(learner: LearnerBase, arguments: dict[str, Any], policy: dict[str, Any]) -> dict[str, Any]:
     """Arguments of the algorithm and of its policy, over which the recipe's `learner.options` count."""
-    policy = {"net_arch": list(learner.hidden)} | policy | learner.options.get("policy_kwargs", {})
+    policy = {"net_arch": list(learner.hidden)} | policy | _policy_options(learner)
     return arguments | learner.options | {"policy_kwargs": policy}
+
+
+def _policy_options(learner: LearnerBase) -> dict[str, Any]:
+    """What the recipe says of the policy by SB3's own names."""
+    options: dict[str, Any] = learner.options.get("policy_kwargs", {})
+    return options
 
 
 def _schedule(learner: LearnerBase) -> LinearSchedule:

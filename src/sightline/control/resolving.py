@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 
 from sightline import registry
 from sightline.config.learners import (
@@ -21,10 +22,12 @@ from sightline.config.learners import (
 )
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
+from sightline.control.panel_sizes import evaluation_share, resolved_evaluation
 from sightline.control.sizes import EnvironmentShapes, check_memory, space_of
 from sightline.envs.actions import COMBINATIONS, combinations, describe_actions
 from sightline.envs.frames import Size, rgb_frame
-from sightline.envs.making import EnvMaker
+from sightline.envs.gymnasium_api import layers_of
+from sightline.envs.making import DEFAULT_EPISODE_STEPS, EnvMaker
 from sightline.envs.observations import Misfit, misfit
 from sightline.envs.spaces import describe_observations
 from sightline.envs.stepping import close_env
@@ -89,9 +92,8 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     document |= resolved_words(recipe, task)
     learner = _resolved_learner(recipe.learner, shapes.actions, recipe.envs)
     document["learner"] = learner.model_dump(mode="json")
-    tenth = max(recipe.steps // 10, 1)
-    document["evaluation"]["every"] = recipe.evaluation.every or tenth
-    document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
+    document["evaluation"] = resolved_evaluation(recipe, shapes.horizon).model_dump(mode="json")
+    document["checkpoints"]["every"] = recipe.checkpoints.every or max(recipe.steps // 10, 1)
     completed = for_control(validate_recipe(document))
     check_memory(completed, shapes)
     return completed
@@ -127,7 +129,7 @@ def describe_spaces(recipe: ControlRecipe) -> list[str]:
 
 
 def describe_size(recipe: ControlRecipe) -> str:
-    """Memory and disk space of a completed recipe, in two lines.
+    """Memory and disk space of a completed recipe, and what its evaluation takes, in three lines.
 
     Raises:
         BadInput, RunFailed: as for `resolve`.
@@ -141,9 +143,18 @@ def describe_size(recipe: ControlRecipe) -> str:
         frame_size = (side, side)
     env = env_maker(recipe, frame_size, render=frames)()
     try:
-        return space_of(recipe, _shapes_of(env, task.env, frames))
+        shapes = _shapes_of(env, task.env, frames)
     finally:
         close_env(env)
+    return f"{space_of(recipe, shapes)}\n{_evaluation_in_words(recipe, shapes.horizon)}"
+
+
+def _evaluation_in_words(recipe: ControlRecipe, horizon: int) -> str:
+    share = evaluation_share(recipe, horizon)
+    line = f"evaluation  at most {share.steps:,} steps, {share.of_steps:.0%} of all"
+    if share.pictures:
+        line += f", and {share.pictures:,} pictures, {share.of_pictures:.0%} of all"
+    return line.replace("%", " %")
 
 
 def _fitting(learner: AutoLearner, actions: spaces.Space[Any]) -> LearnerConfig:
@@ -186,7 +197,9 @@ def _shapes_of(env: gymnasium.Env[Any, Any], name: str, frames: bool) -> Environ
     if wrong is not None:
         raise BadInput(f"reset() of '{name}' gave an observation {wrong}; fix the environment")
     frame = rgb_frame(env).shape if frames else None
-    return EnvironmentShapes(env.observation_space, env.action_space, frame)
+    # Gymnasium has no public name for the limit; an environment without a registration has no `spec` either.
+    limits = [layer.get_wrapper_attr("_max_episode_steps") for layer in layers_of(env) if isinstance(layer, TimeLimit)]
+    return EnvironmentShapes(env.observation_space, env.action_space, frame, min(limits, default=DEFAULT_EPISODE_STEPS))
 
 
 def _check_success(env: gymnasium.Env[Any, Any]) -> None:

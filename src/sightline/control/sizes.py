@@ -30,11 +30,13 @@ class EnvironmentShapes:
     Attributes:
         states, actions: its spaces.
         frame: (H, W, 3) of a frame as it is rendered; None if nothing is rendered.
+        horizon: steps of an episode, at most.
     """
 
     states: spaces.Space[Any]
     actions: spaces.Space[Any]
     frame: tuple[int, ...] | None
+    horizon: int
 
 
 def transitions_kept(recipe: ControlRecipe) -> int:
@@ -150,7 +152,8 @@ def _frames(recipe: ControlRecipe, shapes: EnvironmentShapes) -> Iterator[str]:
         f"frames that wait for their rewards: {at_most}{size} ({chunks} x {steps} steps of {recipe.envs} environments, "
         f"{readable_size(frame)} each)"
     )
-    episodes_at_once = min(PARALLEL, max(recipe.evaluation.episodes, recipe.evaluation.test_episodes))
+    evaluation = recipe.evaluation
+    episodes_at_once = min(PARALLEL, max(evaluation.episodes or 0, evaluation.test_episodes or 0))
     block = min(SCORED_AT_ONCE * frame, max(SCORED_BYTES, episodes_at_once * frame))
     yield f"frames of an evaluation: {at_most}{readable_size(block)}"
 

@@ -59,7 +59,7 @@ class ControlTrainer:
         self.setup = setup
         self.session = session
         recipe = setup.recipe
-        self._validation = setup.panel("validation", recipe.evaluation.episodes)
+        self._validation = setup.validation_panel
         self._reward: RewardModel = setup.reward_model
         self._last_report = (time.monotonic(), 0)
         """Time and step of the last report, for steps per second."""
@@ -204,7 +204,7 @@ class ControlTrainer:
         """Play the validation panel, in another process if there is one."""
         with_reward = self._knows_reward()
         if self._evaluator is not None:
-            episodes = self.setup.recipe.evaluation.episodes
+            episodes = len(self._validation.seeds)
             return self._evaluate_beside(self._evaluator, self.model, "validation", episodes, with_reward)
         judge = self.setup.judge if with_reward else None
         numbers = self._play(greedy(self.model), self._validation, judge)
@@ -250,17 +250,17 @@ class ControlTrainer:
     def test(self, best: Path) -> dict[str, Any]:
         """Play the test panel by the chosen policy and by the untrained one."""
         setup = self.setup
-        episodes = setup.recipe.evaluation.test_episodes
-        panel = setup.panel("test", episodes)
         self._chosen = greedy(load_policy(setup.recipe, best, self._env))
-        # The same panel without any learning: success means little if random weights succeed as often.
+        # Some of its episodes without any learning: success means little if random weights succeed as often.
         untrained = self._untrained()
+        panel_before = setup.untrained_panel
         in_background: BackgroundValidation | None = None
         if self._evaluator is not None:  # both panels are played at the same time
+            episodes = len(panel_before.seeds)
             in_background = self._evaluate_beside(self._evaluator, untrained, "test", episodes, with_reward=True)
-        numbers = self._play(self._chosen, panel, setup.judge)
+        numbers = self._play(self._chosen, setup.test_panel, setup.judge)
         if in_background is None:
-            numbers["untrained"] = self._play(greedy(untrained), panel, setup.judge)
+            numbers["untrained"] = self._play(greedy(untrained), panel_before, setup.judge)
         else:
             numbers["untrained"] = in_background.numbers(wait=True)
         self._save_reward(best)
@@ -289,7 +289,7 @@ class ControlTrainer:
         setup = self.setup
         if setup.recipe.videos.final:
             # The same episode by each policy, with the reward drawn on one common scale.
-            seed = setup.panel("test", setup.recipe.evaluation.test_episodes).seeds[0]
+            seed = setup.test_panel.seeds[0]
             films = {
                 "untrained": self._film(greedy(self._untrained()), seed),
                 "chosen": self._film(self._chosen, seed),

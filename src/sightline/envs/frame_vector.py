@@ -56,7 +56,8 @@ class Transitions:
         states: [N, …], states that the next step starts from: the first of a new episode where one ended. They are
             arrays by name where a policy reads several parts (`sightline.envs.observations`).
         final_states: [N, …], states that this step reached, before any reset.
-        frames: uint8[N, H, W, 3], frames of `final_states`, or None without frames. Valid until the next step.
+        frames: uint8[N, H, W, 3], frames of `final_states`, or None without frames. Valid until the next step; rows of
+            environments that were not rendered mean nothing.
         rewards: float64[N], the environments' own rewards.
         terminated, truncated: bool[N]. Learners bootstrap from `final_states` where an episode was truncated only.
         flags: bool[N] by name: the environments' infos that are truth values; false where one does not say.
@@ -255,36 +256,40 @@ class FrameVectorEnv:
         self._begin_episodes(np.ones(self.count, bool))
         return copied(self._states)
 
-    def step(self, actions: np.ndarray, frames: bool = True) -> Transitions:
+    def step(self, actions: np.ndarray, frames: bool | np.ndarray = True) -> Transitions:
         """Step every environment, then reset those whose episode ended.
 
         Args:
             actions: [N, …], one action per environment.
-            frames: False renders only if an episode ends with this step, since its last state cannot be seen later.
+            frames: False renders all environments if an episode ends with this step, since its last state cannot be
+                seen later, and else none. bool[N] renders these environments, and those whose episode ends.
         """
         give_up_if_overdue()
         self._steps += 1
         # Before actions are noted: no action so far means that this step is the first.
         first = np.array([not history for history in self.actions])
-        draws = frames and self.has_frames
+        draws = np.full(self.count, frames) & self.has_frames
         if self._native is not None:
-            steps = self._native.step(actions, draws)
+            draws[:] = draws.any()  # it renders all of its environments or none
+            steps = self._native.step(actions, bool(draws[0]))
         else:
-            steps = self._call("step", {i: (action, draws) for i, action in enumerate(actions)})
+            steps = self._call("step", {i: (action, bool(draws[i])) for i, action in enumerate(actions)})
         for i, step in enumerate(steps):
             self.actions[i].append(actions[i])
-            self.drawn[i].append(draws)
+            self.drawn[i].append(bool(draws[i]))
             put(self._states, i, step.state)
         # A copy: the states of new episodes are written into the same arrays.
         final_states = copied(self._states)
         terminated = np.array([step.terminated for step in steps])
         truncated = np.array([step.truncated for step in steps])
         ended = terminated | truncated
-        pictures = self._gathered([step.frame for step in steps]) if draws else None
-        if ended.any():
+        drawn_now = {i: step.frame for i, step in enumerate(steps) if draws[i]}
+        if ended.any() and self.has_frames:
             # The last chance to draw these states: the reset overwrites them.
-            if pictures is None and self.has_frames:
-                pictures = self._frames()
+            missing = np.ones(self.count, bool) if frames is False else ended & ~draws
+            drawn_now |= self._frames(np.flatnonzero(missing).tolist())
+        pictures = self._gathered(drawn_now) if drawn_now else None
+        if ended.any():
             self._begin_episodes(ended)
         self.ignores_reward |= any(step.reward is None for step in steps)
         return Transitions(
@@ -299,25 +304,28 @@ class FrameVectorEnv:
             first=first,
         )
 
-    def _frames(self) -> np.ndarray:
-        """Frames of the present states: uint8[N, H, W, 3]."""
+    def _frames(self, of_envs: Sequence[int]) -> dict[int, np.ndarray | None]:
+        """Frames of the present states of some environments; None where it was drawn into memory of ours."""
+        if not of_envs:
+            return {}
         if self._native is not None:
-            return self._shrunk(self._native.frames())
-        frames = self._call("frame", dict.fromkeys(range(self.count), ()))
-        for history in self.drawn:
+            return dict(enumerate(self._native.frames()))
+        frames = self._call("frame", dict.fromkeys(of_envs, ()))
+        for i in of_envs:
             # Drawing moves some simulators' states, so that a replay has to draw where it was drawn.
-            history[-1] = True
-        return self._gathered(frames)
+            self.drawn[i][-1] = True
+        return dict(zip(of_envs, frames, strict=True))
 
-    def _gathered(self, frames: Sequence[np.ndarray | None]) -> np.ndarray:
-        """The frames of all environments, uint8[N, H, W, 3]; valid until the next call.
+    def _gathered(self, frames: Mapping[int, np.ndarray | None]) -> np.ndarray:
+        """The frames of environments by their numbers, uint8[N, H, W, 3], of which all others mean nothing; valid until
+        the next call.
 
         A frame was returned, or drawn into the memory of its process (`_canvases`), or into `_pictures` itself.
         """
         if self._pictures is None:
-            return self._shrunk(np.stack([frame for frame in frames if frame is not None]))
-        for i, (frame, canvas) in enumerate(zip(frames, self._canvases, strict=True)):
-            picture = canvas if frame is None else frame
+            return self._shrunk(np.stack([frame for frame in frames.values() if frame is not None]))
+        for i, frame in frames.items():
+            picture = self._canvases[i] if frame is None else frame
             if picture is not None:
                 self._pictures[i] = picture
         return self._shrunk(self._pictures)

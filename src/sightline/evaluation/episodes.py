@@ -15,6 +15,7 @@ from sightline.envs.observations import Observations
 from sightline.envs.probing import ROUNDING
 from sightline.envs.tasks import SuccessRule, Task
 from sightline.envs.watching import equal
+from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, describe_env, make_panel
 from sightline.evaluation.video import Reel, at_video_size
@@ -58,7 +59,7 @@ class Episodes:
         by_rule: bool[N] by rule: whether `every` state of the episode was a success, `any`, the one at its `end`; empty
             if the environment does not know success.
         rule: the task's.
-        rewards: float[N], mean reward per step under the words; None without a reward model.
+        rewards: float[N], mean reward under the words of the steps that were scored; None without a reward model.
         measures: name -> bool[N], whether a truth value held, by the task's rule.
     """
 
@@ -87,6 +88,19 @@ class Episodes:
         }
 
 
+def check_score_every(model: RewardModel, score_every: int) -> None:
+    """Refuse to leave out steps that a reward model compares.
+
+    Raises:
+        BadInput: it looks at several steps that follow each other.
+    """
+    if model.window > 1 and score_every > 1:
+        raise BadInput(
+            f"score_every={score_every} leaves out pictures, and this reward compares {model.window} steps that follow "
+            "each other; leave it out"
+        )
+
+
 def play_panel(
     policy: Policy,
     make: MakeEnv,
@@ -97,6 +111,7 @@ def play_panel(
     processes: int = 0,
     step_timeout: float | None = None,
     needs_reward: bool = True,
+    score_every: int = 1,
 ) -> Episodes | None:
     """Run one episode for every seed of a panel.
 
@@ -111,13 +126,18 @@ def play_panel(
             numbers are the same.
         step_timeout: seconds that a step may take in a process.
         needs_reward: False counts the environment's own reward as 0 where it is no number.
+        score_every: steps of an episode from one that is rendered and scored to the next; its last one always is. More
+            than 1 is for reward models that look at one step at a time.
 
     Returns:
         The episodes, or None if stopped.
 
     Raises:
+        BadInput: the reward model compares steps that `score_every` leaves out.
         RunFailed: a reward is no finite number.
     """
+    if reward_model is not None:
+        check_score_every(reward_model, score_every)
     episodes = len(panel.seeds)
     columns = min(processes or PARALLEL, episodes)
 
@@ -139,14 +159,20 @@ def play_panel(
             scorer = _EpisodeScorer(reward_model, episodes)
         states = envs.reset()
         index = np.arange(columns)  # of the episode that each environment plays
+        played = np.zeros(columns, np.int64)  # steps of that episode so far
         while (playing := index < episodes).any():
             if should_stop():
                 return None
-            step = envs.step(policy(states))
+            played += 1
+            # By the steps of each episode, so that it does not matter how many environments are stepped together.
+            is_due = playing & (played % score_every == 0)
+            step = envs.step(policy(states), frames=is_due)
             if scorer is not None:
-                scorer.add(step, playing, index[playing])
+                scored = is_due | (playing & step.ended)
+                scorer.add(step, scored, index[scored])
             _count_step(stats, step, playing, index[playing], task.measures)
             index[step.ended] += columns
+            played[step.ended] = 0
             states = step.states
         return Episodes(
             panel,
@@ -154,7 +180,7 @@ def play_panel(
             lengths=stats.lengths,
             by_rule=stats.success if stats.knows_success else {},
             rule=task.success,
-            rewards=None if scorer is None else scorer.sums() / stats.lengths,
+            rewards=None if scorer is None else scorer.means(),
             measures=stats.measures,
         )
     finally:
@@ -177,46 +203,65 @@ def _count_step(
 
 
 class _EpisodeScorer:
-    """Scores observed steps in batches, and sums the rewards of each episode."""
+    """Scores observed steps in batches, and averages the rewards of each episode."""
 
     def __init__(self, model: RewardModel, episodes: int) -> None:
         self._model = model
         self._stream = RewardStream(model)
         self._sums = np.zeros(episodes)
+        self._counts = np.zeros(episodes, np.int64)
         self._steps: list[dict[str, np.ndarray]] = []
-        self._playing: list[np.ndarray] = []
+        self._scored: list[np.ndarray] = []
         self._episodes: list[np.ndarray] = []
         self._bytes = 0
 
-    def add(self, step: Transitions, playing: np.ndarray, episodes: np.ndarray) -> None:
-        self._steps.append({name: array.copy() for name, array in step_clip(step).items()})
-        self._playing.append(playing)
+    def add(self, step: Transitions, scored: np.ndarray, episodes: np.ndarray) -> None:
+        """Take in a step of N environments: bool[N], which of them are scored, and int[k], their episodes."""
+        if not scored.any():
+            return
+        arrays = step_clip(step)
+        if self._model.window == 1:
+            # Each step is scored by itself, so that only those that are scored are kept, one after the other.
+            arrays = {name: array[scored] for name, array in arrays.items()}
+        else:
+            arrays = {name: array.copy() for name, array in arrays.items()}
+        self._steps.append(arrays)
+        self._scored.append(scored)
         self._episodes.append(episodes)
-        if step.frames is not None:
-            self._bytes += step.frames.nbytes
+        if "frames" in arrays:
+            self._bytes += arrays["frames"].nbytes
         if sum(map(len, self._episodes)) >= SCORED_AT_ONCE or self._bytes >= SCORED_BYTES:
             self._score()
 
-    def sums(self) -> np.ndarray:
+    def means(self) -> np.ndarray:
+        """float[episodes], the mean reward of each episode's scored steps."""
         self._score()
-        return self._sums
+        return self._sums / self._counts
 
     def _score(self) -> None:
         if not self._steps:
             return
-        arrays = stacked(self._steps)
-        playing = np.stack(self._playing)
         if self._model.window == 1:
-            # Nothing is spent on environments that have played their share of the panel.
-            rewards = self._stream(Clip.of_arrays({name: array[playing][None] for name, array in arrays.items()}))[0]
+            rewards = self._stream(Clip.of_arrays(_in_a_row(self._steps)))[0]
         else:
-            rewards = self._stream(Clip.of_arrays(arrays))[playing]
+            rewards = self._stream(Clip.of_arrays(stacked(self._steps)))[np.stack(self._scored)]
         # An episode may have several steps in a batch: `+=` would count but one of them.
-        np.add.at(self._sums, np.concatenate(self._episodes), rewards.astype(np.float64))
+        episodes = np.concatenate(self._episodes)
+        np.add.at(self._sums, episodes, rewards.astype(np.float64))
+        np.add.at(self._counts, episodes, 1)
         self._steps.clear()
-        self._playing.clear()
+        self._scored.clear()
         self._episodes.clear()
         self._bytes = 0
+
+
+def _in_a_row(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Clip arrays [1, M, …] of the M environments of several steps, as if they were one step's."""
+    names = dict.fromkeys(name for step in steps for name in step)  # in order of appearance
+    # A success that is not stated is False, as in `stacked`.
+    return {
+        name: np.concatenate([step.get(name, np.zeros_like(step["first"])) for step in steps])[None] for name in names
+    }
 
 
 def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -63,7 +63,7 @@ class Bottleneck(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Multi-head attention among all places and their mean; what the mean gets is the output."""
+    """Multi-head attention of the mean of all places to them and to itself; what it gets is the output."""
 
     def __init__(self, places: int, width: int, heads: int, outputs: int) -> None:
         super().__init__()
@@ -79,10 +79,10 @@ class AttentionPool(nn.Module):
         x = x.flatten(2).permute(2, 0, 1)  # [H W, N, width]
         x = torch.cat([x.mean(dim=0, keepdim=True), x])
         x = x + self.positional_embedding[:, None, :].to(x.dtype)
-        # The mean is the first place; as in open_clip all places ask, and only its answer is used.
+        # The mean is the first place, and the only one that asks. In open_clip all do, and nobody hears the others.
         biases = torch.cat([self.q_proj.bias, self.k_proj.bias, self.v_proj.bias])
         pooled, _ = functional.multi_head_attention_forward(
-            query=x,
+            query=x[:1],
             key=x,
             value=x,
             embed_dim_to_check=x.shape[-1],

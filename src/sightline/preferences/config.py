@@ -89,6 +89,10 @@ class LearnedConfig(LearnedSettings):
         return self.teacher.knows_truth
 
     @property
+    def judges_single_frames(self) -> bool:
+        return not self.model.reads_states
+
+    @property
     def teaching(self) -> LearnedConfig:
         return self
 

@@ -49,6 +49,10 @@ class ImageTextMatchingConfig(RewardConfig):
     def needs_words(self) -> bool:
         return True
 
+    @property
+    def judges_single_frames(self) -> bool:
+        return True
+
     def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
         check_words(recipe.goal, (), None, goal_required=False)
 

@@ -53,6 +53,8 @@ class ZeroShotConfig(RewardConfig):
     """Frames per forward pass of the image tower."""
     device: str = "auto"
     dtype: Dtype = "auto"
+    """What the encoder computes in; `auto`: bfloat16 where the GPU or the processor is made for it, else float32. A run
+    keeps what it began with."""
     aspect: Aspect = "crop"
     """Frames that are not square: `crop` leaves them to the model's own transform (CLIP's cuts off both ends of the
     longer side), `pad` adds black bars, `squash` resizes without keeping the ratio."""
@@ -74,6 +76,10 @@ class ZeroShotConfig(RewardConfig):
     @property
     def words_alpha(self) -> float | None:
         return self.alpha
+
+    @property
+    def judges_single_frames(self) -> bool:
+        return self.reward_class().window == 1
 
     @property
     def feature_bytes(self) -> float | None:

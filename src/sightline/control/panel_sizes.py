@@ -1,0 +1,102 @@
+"""Numbers of episodes that evaluation plays, where a recipe leaves them open: by the run's steps and the length of
+episodes alone.
+
+A panel of a hundred episodes of 500 steps is more work than a run of 2 000 steps. Evaluation takes at most as many
+steps as training here, unless that leaves too few episodes to say anything. Pictures are made and rewarded of every
+fourth step only, so that it is less than a third of a run's time. Nothing is measured: a recipe has the same panels on
+every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sightline.config.learners import OnPolicyLearner
+from sightline.config.recipe import ControlRecipe, Evaluation
+
+TEST, FEWEST_TEST = 100, 20
+"""Episodes of the test panel, at most and at least."""
+UNTRAINED = 20
+"""Episodes of it that the untrained policy plays."""
+VALIDATION, FEWEST_VALIDATION = 16, 5
+"""Episodes of the validation panel, at most and at least."""
+VALIDATIONS, FEWEST_VALIDATIONS = 10, 3
+"""Validations of a run, at most and at least."""
+SCORE_EVERY = 4
+"""Steps from one whose picture is rewarded to the next, for rewards of single pictures."""
+
+
+def resolved_evaluation(recipe: ControlRecipe, horizon: int) -> Evaluation:
+    """The recipe's evaluation with all of its numbers.
+
+    Args:
+        horizon: steps of an episode, at most.
+    """
+    evaluation = recipe.evaluation
+    # Half of the steps for the test panel, half for all validations together.
+    affordable = recipe.steps / horizon / 2
+    test_episodes = evaluation.test_episodes or _between(affordable, FEWEST_TEST, TEST)
+    if evaluation.every is None:
+        validations = VALIDATIONS
+    else:
+        validations = math.ceil(recipe.steps / evaluation.every)
+    episodes = evaluation.episodes or _between(affordable / validations, FEWEST_VALIDATION, VALIDATION)
+    every = evaluation.every
+    if every is None:
+        every = max(recipe.steps // _between(affordable / episodes, FEWEST_VALIDATIONS, VALIDATIONS), 1)
+    score_every = evaluation.score_every
+    if score_every is None:
+        score_every = SCORE_EVERY if recipe.reward.judges_single_frames else 1
+    return evaluation.model_copy(
+        update={
+            "every": every,
+            "episodes": episodes,
+            "test_episodes": test_episodes,
+            "untrained_episodes": evaluation.untrained_episodes or min(UNTRAINED, test_episodes),
+            "score_every": score_every,
+        }
+    )
+
+
+def _between(number: float, lowest: int, highest: int) -> int:
+    return min(max(int(number), lowest), highest)
+
+
+@dataclass(frozen=True)
+class EvaluationShare:
+    """What evaluation takes of a run, beside training.
+
+    Attributes:
+        steps: of all panels together, if every episode lasts to its end.
+        pictures: of these.
+        of_steps, of_pictures: their shares of all steps and pictures of the run.
+    """
+
+    steps: int
+    pictures: int
+    of_steps: float
+    of_pictures: float
+
+
+def evaluation_share(recipe: ControlRecipe, horizon: int) -> EvaluationShare:
+    """The share of a completed recipe's evaluation."""
+    evaluation = recipe.evaluation
+    assert evaluation.every is not None and evaluation.episodes is not None
+    assert evaluation.test_episodes is not None and evaluation.untrained_episodes is not None
+    validations = math.ceil(recipe.steps / evaluation.every)
+    played = validations * evaluation.episodes + evaluation.test_episodes + evaluation.untrained_episodes
+    steps = played * horizon
+    pictures = 0
+    trained_pictures = 0
+    if recipe.reward.needs_frames:
+        pictures = played * math.ceil(horizon / (evaluation.score_every or 1))
+        trained_pictures = recipe.steps
+        if isinstance(recipe.learner, OnPolicyLearner):
+            trained_pictures = math.ceil(recipe.steps / recipe.learner.frames_every)
+    return EvaluationShare(
+        steps,
+        pictures,
+        of_steps=steps / (steps + recipe.steps),
+        of_pictures=pictures / max(pictures + trained_pictures, 1),
+    )
