@@ -7,6 +7,8 @@ and `1_2` are texts, as is the date 2026-11-28. PyYAML alone keeps to YAML 1.1, 
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from typing import Any
 
@@ -35,6 +37,12 @@ def read_yaml(text: str, name: str) -> Any:
     """
     if len(text) > MAX_CHARACTERS:
         raise BadInput(f"{name} is larger than the limit of {MAX_CHARACTERS // 1_000_000} MB")
+    return copy.deepcopy(_parse(text, name))
+
+
+@functools.lru_cache(maxsize=8)
+def _parse(text: str, name: str) -> Any:
+    """Plain data of a document, which is not to be changed. (A command reads the same recipe several times.)"""
     loader: _Loader | None = None
     try:
         loader = _Loader(text.removeprefix("\ufeff"))
