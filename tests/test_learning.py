@@ -14,10 +14,12 @@ from conftest import Finished
 pytestmark = pytest.mark.learning
 
 BUDGET = (
-    *("steps=20000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=20000"),
-    *("evaluation.every=10000", "evaluation.episodes=5", "evaluation.test_episodes=10"),
+    *("steps=12000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=20000"),
+    *("evaluation.every=4000", "evaluation.episodes=3", "evaluation.test_episodes=5", "evaluation.background=false"),
+    *("learner.learning_rate=4e-3", "learner.target_update_interval=128", "learner.learning_starts=1000"),
 )
-"""Half of the recipe's steps; with the encoder of 21 November, seeds 0, 1 and 2 all reach 100 %."""
+"""Less than a third of the recipe's steps, and larger ones; with the encoder of 21 November, seeds 0, 1 and 2 all reach
+100 %, and none of them with the words swapped."""
 GOAL, BASELINE = "pole vertically upright on top of the cart", "pole and cart"
 
 
@@ -43,10 +45,11 @@ def test_other_words_do_not(sightline: Callable[..., Finished], tmp_path: Path) 
 
 
 CAR = (
-    *("steps=6000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=10000"),
-    *("evaluation.every=3000", "evaluation.episodes=2", "evaluation.test_episodes=5"),
+    *("steps=5000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=10000"),
+    *("evaluation.every=5000", "evaluation.episodes=2", "evaluation.test_episodes=3"),
+    *("learner.learning_rate=2e-3", "learner.learning_starts=2000", "learner.gradient_steps=32"),
 )
-"""Three fifths of the recipe's; with the encoder of 23 November, seeds 1 and 2 reach 100 %."""
+"""Half of the recipe's steps, and larger ones; with the encoder of 23 November, seeds 1 and 2 reach 100 %."""
 AT_THE_FLAG, ANYWHERE = "a car at the peak of the mountain, next to the yellow flag", "a car in the mountain"
 
 
