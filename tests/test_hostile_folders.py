@@ -26,6 +26,7 @@ from safetensors.numpy import save_file
 
 from conftest import TINY, Finished
 from empty_plots import plots_made
+from golden_runs import build_processor, build_vlm
 from sightline.agents.training import AgentTrainer
 from sightline.config.loading import load_recipe
 from sightline.control.off_policy import OffPolicyTrainer
@@ -88,11 +89,17 @@ class Payload:
 
 @pytest.fixture(scope="module")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of every role."""
+    """A run of every role; the agent's model is tiny, since each command loads it."""
     from sightline.roles import complete, train
 
     folder = tmp_path_factory.mktemp("strangers")
+    model = tmp_path_factory.mktemp("model")
+    processor = build_processor()
+    build_vlm(processor).save_pretrained(model)
+    processor.save_pretrained(model)
     for name, (recipe, *overrides) in ROLES.items():
+        if name == "agent":
+            overrides.append(f"policy.model={model}")
         wanted = complete(load_recipe(recipe, overrides))
         run, _ = train(wanted, folder / name, name, resume=False)
         assert (run.path / "report.html").is_file()
