@@ -28,6 +28,7 @@ import torch
 import sightline.reports.run_page
 import sightline.reports.trajectories_page  # noqa: F401
 from empty_plots import leave_plots_empty
+from light_runs import lighten_runs
 from sightline.agents import training  # noqa: F401
 from sightline.cli.commands import main
 from sightline.models.vlm.model import load_vlm
@@ -105,6 +106,7 @@ def start(job: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     leave_plots_empty()
+    lighten_runs()
     for module in sys.argv[1:]:
         importlib.import_module(module)
     load_vlm(value_head=True, device="cpu")  # what is imported here need not be in every child

@@ -323,11 +323,18 @@ def run_all(folder: Path, jobs: Sequence[tuple[Any, int]]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # where there is a GPU, numbers are others
     import torch
 
-    # What is imported here need not be in every child.
-    import sightline.control.training
-    import sightline.reports.run_page  # noqa: F401
-    from agent_worker import run
+    from light_runs import lighten_runs
 
+    lighten_runs()
+    # What is imported here need not be in every child.
+    import sightline.control.trainer
+    import sightline.preferences.rounds
+    import sightline.reports.run_page
+    import sightline.roles  # noqa: F401
+    from agent_worker import run
+    from empty_plots import leave_plots_empty
+
+    leave_plots_empty()
     torch.set_num_threads(1)
     os.chdir(folder)
     build_models(folder)
