@@ -14,7 +14,7 @@ from conftest import TINY, Finished
 from sightline.agents.sizes import space_of
 from sightline.config.loading import for_agent, for_control, load_recipe
 from sightline.control.replay import CommittedReplayBuffer
-from sightline.control.resolving import describe_size, resolve
+from sightline.control.resolving import describe, resolve
 from sightline.control.sizes import check_frames, transitions_kept
 from sightline.control.state import buffer_of, latest_learner
 from sightline.errors import BadInput
@@ -115,14 +115,14 @@ def test_frames_and_segments_that_do_not_fit_are_refused() -> None:
 
 
 def test_a_dry_run_tells_memory_beside_disk() -> None:
-    lines = describe_size(resolve(recipe_of(*PICTURES, "steps=256"))).splitlines()
+    lines = describe(resolve(recipe_of(*PICTURES, "steps=256")))
     memory, disk, evaluation = lines
     assert memory.startswith("memory") and disk.startswith("disk") and evaluation.startswith("evaluation")
     assert "256 transitions of 1.38 MB: 354 MB" in memory
     # pictures of 16x16 are rendered beside: 768 bytes, two chunks of 8 steps of 2 environments
     assert "frames that wait for their rewards: 24.6 kB (2 x 8 steps of 2 environments, 0.768 kB each)" in memory
     large = ("env=small_envs:Large", "goal=a pole", "envs=2", "learner.chunk=8", "steps=256")
-    assert "393 kB (2 x 8 steps of 2 environments, 12.3 kB each)" in describe_size(resolve(recipe_of(*large)))
+    assert "393 kB (2 x 8 steps of 2 environments, 12.3 kB each)" in "\n".join(describe(resolve(recipe_of(*large))))
 
 
 def test_a_dry_run_of_an_agent_tells_memory_beside_disk(tmp_path: Path) -> None:

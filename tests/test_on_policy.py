@@ -25,7 +25,7 @@ from sightline.config.loading import for_control, load_recipe
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.learners import build_on_policy_learner, check_learner, reset_values, value_weights
 from sightline.control.on_policy import NewestStates
-from sightline.control.resolving import describe_size, env_maker, resolve
+from sightline.control.resolving import describe, env_maker, resolve
 from sightline.control.standardisation import RewardScale, StandardisedObservations
 from sightline.control.state import acting_spaces
 from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
@@ -314,7 +314,7 @@ def test_switching_to_ppo_keeps_what_both_know() -> None:
 def test_minibatches_are_a_quarter_of_a_chunk(envs: int, size: int) -> None:
     recipe = resolve(for_control(load_recipe(None, [*PPO_ON_CLOCK, f"envs={envs}"])))
     assert isinstance(recipe.learner, PPOLearner) and recipe.learner.batch_size == size
-    assert f"a chunk of {64 * envs:,} transitions" in describe_size(recipe)
+    assert f"a chunk of {64 * envs:,} transitions" in "\n".join(describe(recipe))
     assert [nearest_divisor(12, to) for to in (1, 3, 5, 99)] == [2, 3, 4, 12] and nearest_divisor(7, 2) == 7
 
 

@@ -104,24 +104,16 @@ def resumed_with_keys(
     return resumed_recipe(run, recipe, stated_keys, trust, own=True)
 
 
-def describe_size(recipe: Recipe) -> str:
-    """Estimated memory and disk space of a run, each in a line."""
+def describe(recipe: Recipe) -> list[str]:
+    """What a run comes to, in lines: what a policy on states reads and does, where it is not what its environment
+    gives; estimated memory; and disk space."""
     if isinstance(recipe, AgentRecipe):
         from sightline.agents.sizes import space_of
 
-        return space_of(recipe)
-    from sightline.control.resolving import describe_size as describe_control
+        return space_of(recipe).splitlines()
+    from sightline.control.resolving import describe as describe_control
 
     return describe_control(recipe)
-
-
-def describe_spaces(recipe: Recipe) -> list[str]:
-    """What a policy on states reads and does, where it is not what its environment gives; each in one line."""
-    if isinstance(recipe, AgentRecipe):
-        return []
-    from sightline.control.resolving import describe_spaces as describe_control
-
-    return [f"spaces      {line}" for line in describe_control(recipe)]
 
 
 def train(

@@ -114,7 +114,7 @@ def train(
             print_json(document)
         else:
             typer.echo(write_yaml(document, ascii_only=True), nl=False)
-        for line in (*roles.describe_spaces(completed), roles.describe_size(completed)):
+        for line in roles.describe(completed):
             typer.echo(line, err=True)
         return
 

@@ -114,22 +114,10 @@ def _check_training_options(recipe: ControlRecipe) -> None:
         raise BadInput(str(error).replace("env_options", "training_options")) from error
 
 
-def describe_spaces(recipe: ControlRecipe) -> list[str]:
-    """What the policy of a completed recipe reads and does, each in one line, where it is not what its environment
-    gives."""
-    env = env_maker(recipe, None, render=False)()
-    try:
-        if describe_observations(env, convolves=True) is None and describe_actions(env) is None:
-            return []
-        from sightline.control.learners import spaces_in_words  # loads torch
-
-        return spaces_in_words(recipe, env)
-    finally:
-        env.close()
-
-
-def describe_size(recipe: ControlRecipe) -> str:
-    """Memory and disk space of a completed recipe, and what its evaluation takes, in three lines.
+def describe(recipe: ControlRecipe) -> list[str]:
+    """What a completed recipe comes to, in lines: first what its policy reads and does, where that is not what the
+    environment gives; then memory, disk space, and what its evaluation takes. (The environment is made once: for some
+    that takes seconds.)
 
     Raises:
         BadInput, RunFailed: as for `resolve`.
@@ -144,9 +132,10 @@ def describe_size(recipe: ControlRecipe) -> str:
     env = env_maker(recipe, frame_size, render=frames)()
     try:
         shapes = _shapes_of(env, task.env, frames)
+        spaces_in_words = _spaces_in_words(recipe, env)
     finally:
         close_env(env)
-    return f"{space_of(recipe, shapes)}\n{_evaluation_in_words(recipe, shapes.horizon)}"
+    return [*spaces_in_words, *space_of(recipe, shapes).splitlines(), _evaluation_in_words(recipe, shapes.horizon)]
 
 
 def _evaluation_in_words(recipe: ControlRecipe, horizon: int) -> str:
@@ -155,6 +144,14 @@ def _evaluation_in_words(recipe: ControlRecipe, horizon: int) -> str:
     if share.pictures:
         line += f", and {share.pictures:,} pictures, {share.of_pictures:.0%} of all"
     return line.replace("%", " %")
+
+
+def _spaces_in_words(recipe: ControlRecipe, env: gymnasium.Env[Any, Any]) -> list[str]:
+    if describe_observations(env, convolves=True) is None and describe_actions(env) is None:
+        return []
+    from sightline.control.learners import spaces_in_words  # loads torch
+
+    return [f"spaces      {line}" for line in spaces_in_words(recipe, env)]
 
 
 def _fitting(learner: AutoLearner, actions: spaces.Space[Any]) -> LearnerConfig:
