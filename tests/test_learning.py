@@ -14,11 +14,10 @@ from conftest import Finished
 pytestmark = pytest.mark.learning
 
 BUDGET = (
-    *("steps=12000", "seed=1", "videos=false", "tensorboard=false", "checkpoints.every=20000"),
-    *("evaluation.every=4000", "evaluation.episodes=3", "evaluation.test_episodes=5", "evaluation.background=false"),
-    *("learner.learning_rate=4e-3", "learner.target_update_interval=128", "learner.learning_starts=1000"),
+    *("seed=1", "videos=false", "tensorboard=false", "checkpoints.every=20000", "evaluation.every=4000"),
+    *("evaluation.episodes=3", "evaluation.test_episodes=5", "evaluation.background=false"),
 )
-"""Less than a third of the recipe's steps, and larger ones; with the encoder of 21 November, seeds 0, 1 and 2 all reach
+"""All steps of the recipe, and little of its evaluation; with the encoder of 21 November, seeds 0, 1 and 2 all reach
 100 %, and none of them with the words swapped."""
 GOAL, BASELINE = "pole vertically upright on top of the cart", "pole and cart"
 

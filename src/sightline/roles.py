@@ -106,7 +106,7 @@ def resumed_with_keys(
 
 def describe(recipe: Recipe) -> list[str]:
     """What a run comes to, in lines: what a policy on states reads and does, where it is not what its environment
-    gives; estimated memory; and disk space."""
+    gives; estimated memory; disk space; and what evaluation takes."""
     if isinstance(recipe, AgentRecipe):
         from sightline.agents.sizes import space_of
 
