@@ -1,12 +1,19 @@
-"""What tests of engines have each process do: `python engine_worker.py JOB FOLDER`, with torchrun's environment.
+"""What tests of engines have each process do: `python engine_worker.py FOLDER PORT JOB…`.
+
+For each job two processes are forked, with torchrun's environment: libraries are imported once. Exit codes are printed,
+as a list of pairs; `JOB-RANK.log` in the folder is what a process said.
 
 `learned` and what it calls are also what the test itself does in one process, to compare with.
 """
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,12 +218,46 @@ def fail(folder: Path) -> None:
         try:
             learner.learn(played, learner.compute_advantages(played), 0, 0.0)
         except RunFailed as error:
-            (folder / f"{name}-{made.rank}.txt").write_text(str(error))
-            if made.rank == 0:
-                print(error, file=sys.stderr)
-    sys.exit(1)
+            print(f"{name}: {error}")
+
+
+JOBS: dict[str, Callable[[Path], None]] = {"compare": compare, "fail": fail}
+LIBRARIES = ("peft", "torch._dynamo", "torch.distributed.fsdp", "transformers.models.llava.modeling_llava")
+"""What a process would import when it loads, shares and trains the model."""
+
+
+def start(job: str, folder: Path, environment: dict[str, str]) -> int:
+    """Begin a job in a child of its own; gives its process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        with (folder / f"{job}-{environment['RANK']}.log").open("w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+        os.environ.update(environment)
+        JOBS[job](folder)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main(folder: Path, port: str, *jobs: str) -> None:
+    torch.set_num_threads(1)
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    codes = []
+    for job in jobs:
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        started = [start(job, folder, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+        codes.append([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in started])
+    print(json.dumps(codes))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    {job.__name__: job for job in (compare, fail)}[sys.argv[1]](Path(sys.argv[2]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

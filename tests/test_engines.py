@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from conftest import Finished
 from engine_worker import CASES, LEFT_OUT, learned, learner_of, play, recipe_of, vlm_of, write
 from sightline.agents.engines.engine import SingleProcess, padded_microbatches
 from sightline.agents.engines.fsdp2 import layers_in
@@ -26,6 +28,7 @@ from sightline.errors import BadInput
 from sightline.runs import state as files
 from tiny_families import build_family
 
+Sightline = Callable[..., Finished]
 TESTS = Path(__file__).parent
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-5}
 """Float32, added up in another order, over two updates of several steps."""
@@ -40,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def together(model: Path) -> Path:
-    """What two processes leave that do `compare` of `engine_worker.py`, after one has written `single`."""
+    """What two processes leave that do the jobs of `engine_worker.py`, after one has written `single`."""
     folder = model.parent
     engine, recipe = SingleProcess(), recipe_of("ppo", model)
     vlm = vlm_of(recipe)
@@ -48,10 +51,11 @@ def together(model: Path) -> Path:
     played = play(recipe, engine, vlm, learner, 0)
     learner.learn(played, learner.compute_advantages(played), 0, 0.0)
     write(folder / "single", engine, vlm, learner)
-    command = [sys.executable, str(TESTS / "engine_worker.py"), "compare", str(folder)]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    started = [_start(command, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
-    assert _ended(started) == ["", ""]
+    jobs = ("compare", "fail")
+    said = _output_of([sys.executable, str(TESTS / "engine_worker.py"), str(folder), free_port(), *jobs])
+    logs = [(folder / f"{job}-{rank}.log").read_text() for job in jobs for rank in range(2)]
+    assert json.loads(said.splitlines()[-1]) == [[0, 0], [0, 0]], logs
+    assert logs[:2] == ["", ""]
     return folder
 
 
@@ -61,31 +65,26 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+def _output_of(command: list[str]) -> str:
+    """What a command says that succeeds; none of its processes is left behind if it does not end."""
     paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    process = subprocess.Popen(
         command,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
-
-
-def _ended(started: list[subprocess.Popen[str]]) -> list[str]:
-    """What each process said; none is left behind if one fails."""
-    texts = []
     try:
-        for process in started:
-            said, warned = process.communicate(timeout=300)
-            assert process.returncode == 0, warned
-            texts.append(said + warned)
+        said, warned = process.communicate(timeout=300)
     finally:
-        for process in started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-    return texts
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    assert process.returncode == 0, warned
+    return said
 
 
 def assert_same(told: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -160,21 +159,15 @@ def assert_same_files(expected: Path, found: Path, **tolerance: float) -> None:
     assert [group["params"] for group in mine["param_groups"]] == [group["params"] for group in theirs["param_groups"]]
 
 
-def test_a_loss_that_is_not_finite_ends_all_processes_with_one_line(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "model").symlink_to(model)
-    command = [*(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")]
-    process = _start([*command, str(TESTS / "engine_worker.py"), "fail", str(tmp_path)], {})
-    said, warned = process.communicate(timeout=300)
-    assert process.returncode == 1, warned
-    for engine in ("ddp", "fsdp2"):
-        lines = [(tmp_path / f"{engine}-{rank}.txt").read_text() for rank in range(2)]
-        assert lines[0] == lines[1]
-        assert "not a finite number" in lines[0] and "\n" not in lines[0]
-        assert warned.count(lines[0]) == 2  # once for each engine
-    assert said == "" and 'Traceback (most recent call last):\n  File "' + str(TESTS) not in warned
+def test_a_loss_that_is_not_finite_ends_all_processes_with_one_line(together: Path) -> None:
+    told = [(together / f"fail-{rank}.log").read_text() for rank in range(2)]
+    assert told[0] == told[1]
+    lines = told[0].splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["ddp", "fsdp2"]
+    assert all("not a finite number" in line for line in lines)
 
 
-def test_a_whole_run_of_two_processes(model: Path, tmp_path: Path) -> None:
+def test_a_whole_run_of_two_processes(sightline: Sightline, model: Path, tmp_path: Path) -> None:
     """From the warm start to the test of the chosen checkpoint; shares are uneven, and one is empty."""
     settings = [
         *("train", "role=agent", "env=numberline", "env_options={max_position: 2, render_size: [32, 32]}"),
@@ -182,11 +175,11 @@ def test_a_whole_run_of_two_processes(model: Path, tmp_path: Path) -> None:
         *("episode_steps=2", "rollouts.tasks=1", "evaluation.episodes=1", "evaluation.test_episodes=3"),
         *("algorithm.kind=grpo", "algorithm.group=2"),
     ]
-    alone = [sys.executable, "-m", "sightline", *settings, "--run-dir"]
-    together = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *alone[1:]]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "sightline")
     runs = tmp_path / "alone", tmp_path / "together"
-    started = [_start([*alone, str(runs[0])], {}), _start([*together, str(runs[1]), "engine=fsdp2"], {})]
-    _ended(started)
+    done = sightline(*settings, "--run-dir", runs[0])
+    assert done.code == 0, done.err
+    _output_of([sys.executable, *torchrun, *settings, "--run-dir", str(runs[1]), "engine=fsdp2"])
     warm = [load_file(next(run.glob("checkpoints/warm-*/model.safetensors"))) for run in runs]
     torch.testing.assert_close(warm[1], warm[0], **TOLERANCE)
     results = [json.loads((run / "result.json").read_text()) for run in runs]
