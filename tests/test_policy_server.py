@@ -38,13 +38,13 @@ SMALL = (
     *(
         "numberline",
         "policy.sampler=server",
-        "steps=30",
-        "episode_steps=4",
+        "steps=18",
+        "episode_steps=3",
         "tensorboard=false",
-        "evaluation.every=15",
-        "checkpoints.every=15",
+        "evaluation.every=9",
+        "checkpoints.every=9",
     ),
-    *("evaluation.stop_at=null", "evaluation.episodes=2", "evaluation.test_episodes=2", "rollouts.tasks=3"),
+    *("evaluation.stop_at=null", "evaluation.episodes=1", "evaluation.test_episodes=1", "rollouts.tasks=2"),
     *("rollouts.parallel=3", "update.minibatch=8", "update.epochs=1", "algorithm.kind=ppo", "videos.final=false"),
 )
 
@@ -383,7 +383,7 @@ def test_a_run_on_a_server_can_be_resumed_longer(
         *SMALL,
         f"policy.server.url={served.url}",
         "rollouts.staleness=1",
-        "steps=40",
+        "steps=24",
         "--resume",
         "--run-dir",
         runs["one"],
