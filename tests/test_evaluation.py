@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -318,7 +319,7 @@ def test_a_return_of_nothing_is_left_out_unless_nothing_else_is_known() -> None:
 
 
 def test_episode_stats_are_kept_and_taken_per_slot() -> None:
-    stats = EpisodeStats(3, ("upright",))
+    stats = EpisodeStats(3)
     stats.add(np.array([0, 2]), np.array([1.0, 5.0]), np.array([True, False]), {"upright": np.array([True, False])})
     stats.add(np.array([0, 1]), np.array([2.0, 7.0]), np.array([False, True]))
     assert stats.returns.tolist() == [3.0, 7.0, 5.0]
@@ -405,6 +406,11 @@ def test_measures() -> None:
     played = play_panel(zeros, maker, find_task("cartpole"), make_panel("test", "cartpole", 3), None)
     assert played is not None
     assert played.summary()["measures"] == {"away_from_wall": 0.0}, "always to the left ends at the wall"
+    for rule in ("any", "every"):
+        mistyped = dataclasses.replace(find_task("cartpole"), measures=("away_from_walls",), success=rule)
+        played = play_panel(zeros, maker, mistyped, make_panel("test", "cartpole", 3), None)
+        assert played is not None
+        assert played.summary()["measures"] == {}, "what no info states is unknown"
 
 
 def test_giving_up() -> None:

@@ -25,6 +25,7 @@ from sightline.cli.exit_codes import warnings_in_one_line
 from sightline.config import bundled
 from sightline.config.loading import load_recipe
 from sightline.envs.naming import find_environment
+from sightline.envs.tasks import Task
 from sightline.errors import BadInput, SightlineWarning
 from sightline.preferences.settings import TEACHER
 from sightline.rewards.base import Clip, Need, RewardModel
@@ -249,6 +250,36 @@ def test_the_doctor_lists_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "BRIGHT_KIT_KEY" in checks["keys"].detail and "secret" not in checks["keys"].detail
 
 
+@pytest.mark.usefixtures("far_kit")
+def test_the_doctor_says_which_plugins_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sightline import doctor
+
+    kinds = dict.fromkeys(registry.BUILT_IN, "odd = odd_kit:ODD\nmodule = pathlib\nclass = odd_kit:Odd")
+    kinds["env"] += "\nbabyai = odd_kit:TASK\nnowhere = odd_kit:TASK"
+    install(tmp_path, "odd-kit", kinds)
+    task = "import sightline.envs.tasks as tasks; TASK = tasks.Task('nowhere', 'nowhere/Odd-v0')"
+    (tmp_path / "odd_kit.py").write_text(f"ODD = {{}}\nclass Odd: pass\n{task}\n")
+    checks = doctor._plugins()
+    fixes = {check.name: check.fix for check in checks if not check.works}
+    for kind in registry.BUILT_IN:
+        for name in ("odd", "module", "class"):
+            assert f"{kind} {name}" in fixes, (kind, name)
+    assert (
+        "sl.RewardConfig" in fixes["reward odd"]
+        and "Task" in fixes["env odd"]
+        and "of(config)" in fixes["provider odd"]
+    )
+    assert registry.not_used("env", "babyai", "odd-kit", "sightline") in fixes["env babyai"]
+    assert "there is no environment 'nowhere/Odd-v0'" in fixes["env nowhere"]
+    assert "SystemExit: good-bye" in fixes["environments of broken-far-kit"]
+    assert "there is no package" in fixes["recipes of broken-far-kit"]
+    assert registry.not_used("recipe", "cartpole", "far-kit", "sightline") in fixes["recipe cartpole"]
+    works = {check.name: check.detail for check in checks if check.works}
+    assert works["environments of far-kit"] == "far_kit.registration, a plug-in"
+    assert works["recipes of far-kit"] == "5 recipes"
+    assert all("\n" not in line for line in fixes.values())
+
+
 def test_what_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
     plugin = type("Block", (), {})
@@ -421,6 +452,22 @@ def test_one_of_several_plugins_of_one_name_counts_wherever_it_lies(
         assert owner in (tasks[0].summary, "sightline")
         lines = [registry.not_used("env", name, other, owner) for other in sorted(others)]
         assert sorted(str(one.message) for one in caught) == lines, "each is told once"
+
+
+def test_a_task_says_what_is_wrong_with_it_when_it_is_made() -> None:
+    task = Task("moon", "small_envs:Clock", goal="a moon", baseline="a night", measures="near")  # type: ignore[arg-type]
+    assert (task.goal, task.baseline, task.measures) == (("a moon",), ("a night",), ("near",))
+    for options, said in (
+        ({"success": "sometimes"}, "success of the task 'moon'='sometimes' is unknown; known: any, end, every"),
+        ({"env": Path}, "Task.env must be a text, such as 'my_package:MyEnv', not <class 'pathlib.Path'>"),
+        ({"goal": 3}, "Task.goal of 'moon' must be a tuple of texts, not 3"),
+        ({"measures": ("near", 3)}, "Task.measures of 'moon' must be a tuple of texts, not ('near', 3)"),
+        ({"actions": "left"}, "Task.actions of 'moon' must be a tuple of names, not 'left'"),
+    ):
+        arguments: dict[str, Any] = {"name": "moon", "env": "small_envs:Clock"} | options
+        with pytest.raises(BadInput) as caught:
+            Task(**arguments)
+        assert str(caught.value) == said
 
 
 @pytest.mark.usefixtures("newly_looked_for")

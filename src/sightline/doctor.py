@@ -10,13 +10,15 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 from sightline import registry
+from sightline.config.blocks import Plugin
+from sightline.config.bundled import hidden_recipes, packages_of_recipes
 from sightline.errors import BadInput, reason_of
 from sightline.requirements import install_command, misfit, misfits, requirements
 from sightline.runs.working_folder import SAFE
@@ -299,18 +301,54 @@ def _check_extra(module: str, extra: str) -> Check:
 
 def _plugins() -> list[Check]:
     """All that others bring, by entry points of their packages."""
-    # Each is imported, since an entry point says nothing about whether its module works.
     checks = []
+    for entry in registry.entry_points("gymnasium"):
+        if not registry.is_of_sightline(entry):
+            checks.append(_tried(f"environments of {registry.package_of(entry)}", partial(_registration, entry)))
+    # Each is imported, since an entry point says nothing about whether its module works.
     for kind in registry.BUILT_IN:
-        for name in registry.names(kind):
-            if registry.is_own(kind, name):
-                continue
-            try:
-                registry.find(kind, name)
-                checks.append(Check(f"{kind} {name}", True, "a plug-in"))
-            except BadInput as error:
-                checks.append(Check(f"{kind} {name}", False, "a plug-in that fails", str(error)))
-    return checks
+        names = [name for name in registry.names(kind) if not registry.is_own(kind, name)]
+        checks += [_tried(f"{kind} {name}", partial(_plugin, kind, name)) for name in names]
+        checks += [_hidden(f"{kind} {name}", lines) for name, lines in registry.hidden(kind).items()]
+    for package in packages_of_recipes():
+        if package.fault:
+            checks.append(Check(f"recipes of {package.name}", False, "cannot be found", package.fault))
+        elif package.name != registry.OWN:
+            checks.append(Check(f"recipes of {package.name}", True, f"{len(package.files)} recipes"))
+    return checks + [_hidden(f"recipe {name}", lines) for name, lines in hidden_recipes().items()]
+
+
+def _registration(entry: metadata.EntryPoint) -> Check:
+    """What a package registers with Gymnasium."""
+    faults = registry.faults_of_registration(entry)
+    name = f"environments of {registry.package_of(entry)}"
+    if faults:
+        return Check(name, False, "a plug-in that fails", "; ".join(faults))
+    return Check(name, True, f"{entry.module}, a plug-in")
+
+
+def _plugin(kind: registry.Kind, name: str) -> Check:
+    """Whether a plug-in can be imported and is of the type that its kind asks for."""
+    import sightline
+    from sightline.envs.naming import find_environment
+    from sightline.envs.tasks import find_task
+    from sightline.models.chat.config import find_provider
+
+    try:
+        if kind == "env":
+            find_environment(find_task(name).env)
+        elif kind == "provider":
+            find_provider(name)
+        else:
+            Plugin(kind, name).block({}, getattr(sightline, f"{kind.capitalize()}Config"))
+    except BadInput as error:
+        return Check(f"{kind} {name}", False, "a plug-in that fails", str(error))
+    return Check(f"{kind} {name}", True, "a plug-in")
+
+
+def _hidden(name: str, lines: Sequence[str]) -> Check:
+    """What is not used, since another package has something of that name."""
+    return Check(name, False, "of several packages", "; ".join(lines))
 
 
 def _providers() -> list[type[ChatModel]]:

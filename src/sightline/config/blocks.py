@@ -38,11 +38,14 @@ class Plugin:
         self.kind = kind
         self.default = default
 
-    def block(self, value: Any) -> type[Strict]:
+    def block(self, value: Any, base: type[Any] = Strict) -> type[Strict]:
         """The class of the block that a part of a document describes.
 
+        Args:
+            base: class of all blocks of this kind.
+
         Raises:
-            BadInput: no plug-in has that name, or its package cannot be imported.
+            BadInput: no plug-in has that name, its package cannot be imported, or it is no such block.
         """
         name = self.default
         if isinstance(value, dict):
@@ -53,8 +56,10 @@ class Plugin:
         else:
             block = _block_of_code(name)
         if not (isinstance(block, type) and issubclass(block, Strict)):
-            base = f"sl.{self.kind.capitalize()}Config"
-            raise BadInput(f"the {self.kind} '{name}' is not a recipe block, a subclass of {base}")
+            usual = f"sl.{self.kind.capitalize()}Config"
+            raise BadInput(f"the {self.kind} '{name}' is not a recipe block, a subclass of {usual}")
+        if not issubclass(block, base):
+            raise BadInput(f"'{name}' is no {self.kind}, whose blocks are subclasses of {base.__name__}")
         return block
 
     def make_default(self) -> Any:
@@ -90,11 +95,9 @@ class Plugin:
             problem = unknown_kind(name, registry.names(self.kind))
             raise PydanticCustomError("unknown_plugin", "{problem}", {"problem": problem})
         try:
-            block = self.block(value)
+            block = self.block(value, base)
         except BadInput as error:
             raise ValueError(str(error)) from error
-        if not issubclass(block, base):
-            raise ValueError(f"'{name}' is no {self.kind}, whose blocks are subclasses of {base.__name__}")
         return block.model_validate(value)
 
 

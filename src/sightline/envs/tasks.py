@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from sightline import registry
-from sightline.errors import BadInput
+from sightline.errors import BadInput, one_of
 
 SuccessRule = Literal["every", "any", "end"]
 StatesSuccess = str | Callable[[float, Mapping[str, Any]], bool]
@@ -56,6 +56,10 @@ class Task:
         summary: one line for lists.
         is_game: whether the environment has words of its own and actions with names.
         text_actions: whether its actions are words that differ from state to state, which only an agent can say.
+
+    Raises:
+        BadInput: an attribute is of another type, or `success` is no rule. A text counts as a list of it alone where
+            texts are listed.
     """
 
     name: str
@@ -75,6 +79,22 @@ class Task:
     summary: str = ""
     is_game: bool = False
     text_actions: bool = False
+
+    def __post_init__(self) -> None:
+        for option in ("name", "env"):
+            value = getattr(self, option)
+            if not isinstance(value, str):
+                raise BadInput(f"Task.{option} must be a text, such as 'my_package:MyEnv', not {value!r:.80}")
+        for option in ("goal", "baseline", "measures"):
+            value = getattr(self, option)
+            # One text is one sentence, as in a recipe; Python would take it for its letters.
+            texts = [value] if isinstance(value, str) else value
+            if not (isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts)):
+                raise BadInput(f"Task.{option} of '{self.name}' must be a tuple of texts, not {value!r:.80}")
+            object.__setattr__(self, option, tuple(texts))
+        if isinstance(self.actions, str):
+            raise BadInput(f"Task.actions of '{self.name}' must be a tuple of names, not {self.actions!r:.80}")
+        one_of(f"success of the task '{self.name}'", self.success, get_args(SuccessRule))
 
     @property
     def roles(self) -> tuple[str, ...]:

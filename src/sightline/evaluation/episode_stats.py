@@ -18,24 +18,24 @@ class EpisodeStats:
 
     Args:
         count: N.
-        measures: names of truth values to follow beside success.
-        rule: of these: whether they count if true at `every` step, at `any`, or at the `end`.
+        rule: of measures, which are truth values beside success: whether they count if true at `every` step, at `any`,
+            or at the `end`.
 
     Attributes:
         returns: float[N], sums of the environment's rewards.
         lengths: int[N], steps.
         success: bool[N] by rule: whether the episode's states were a success at `every` step, at `any`, at the `end`
             (so far).
-        measures: name -> bool[N], whether the truth value held, by the rule.
+        measures: name -> bool[N], whether the truth value held, by the rule; of those that any step has stated.
         knows_success: whether the environment says what success is.
     """
 
-    def __init__(self, count: int, measures: Sequence[str] = (), rule: str = "every") -> None:
+    def __init__(self, count: int, rule: str = "every") -> None:
         self.returns = np.zeros(count)
         self.lengths = np.zeros(count, int)
         self.success = {"every": np.ones(count, bool), "any": np.zeros(count, bool), "end": np.zeros(count, bool)}
         self._rule = rule
-        self.measures = {name: np.full(count, rule == "every") for name in measures}
+        self.measures: dict[str, np.ndarray] = {}
         self.knows_success = False
 
     def add(
@@ -55,13 +55,15 @@ class EpisodeStats:
             self.success["any"][slots] |= success
             self.success["end"][slots] = success
         for name, values in (measures or {}).items():
+            # What no environment states, such as a mistyped name, stays unknown.
+            measure = self.measures.setdefault(name, np.full(len(self.returns), self._rule == "every"))
             # A rule of `end` takes the values as they are.
-            before = self.measures[name][slots]
+            before = measure[slots]
             if self._rule == "every":
                 values = before & values
             elif self._rule == "any":
                 values = before | values
-            self.measures[name][slots] = values
+            measure[slots] = values
 
     def take(self, slots: np.ndarray) -> list[dict[str, float]]:
         """Statistics of the episodes in these slots, int[K], which have ended: `return`, `length`, and success by each

@@ -60,7 +60,7 @@ class Episodes:
             if the environment does not know success.
         rule: the task's.
         rewards: float[N], mean reward under the words of the steps that were scored; None without a reward model.
-        measures: name -> bool[N], whether a truth value held, by the task's rule.
+        measures: name -> bool[N], whether a truth value held, by the task's rule; of those that the environment states.
     """
 
     panel: EvalSeeds
@@ -153,7 +153,7 @@ def play_panel(
     shrink = frame_shrinker(reward_model)
     envs = FrameVectorEnv(make, columns, seed_of, reads_frames, workers, shrink, step_timeout, needs_reward)
     try:
-        stats = EpisodeStats(episodes, task.measures, task.success)
+        stats = EpisodeStats(episodes, task.success)
         scorer = None
         if reward_model is not None:
             scorer = _EpisodeScorer(reward_model, episodes)

@@ -11,7 +11,7 @@ from sightline import registry
 from sightline.config.basics import Strict
 from sightline.config.blocks import Reach
 from sightline.config.secrets import VARIABLE, refuse_secrets
-from sightline.errors import nearest
+from sightline.errors import BadInput, nearest
 from sightline.models.chat.calling import Limits
 from sightline.models.chat.messages import ChatModel
 from sightline.runs.trust import is_this_machine
@@ -21,6 +21,20 @@ def _provider_name(provider: str) -> str:
     names = registry.names("provider")
     if provider not in names:
         raise ValueError(f"there is no provider '{provider[:80]}'{nearest(provider, names)}")
+    return provider
+
+
+def find_provider(name: str) -> Any:
+    """The class of a provider's chat models.
+
+    Raises:
+        BadInput: there is none of that name, its package cannot be imported, or it is something else.
+    """
+    provider = registry.find("provider", name)
+    if not callable(getattr(provider, "of", None)):
+        raise BadInput(
+            f"the provider '{name}' is not a class with of(config), as sightline.models.chat.messages.ChatModel has"
+        )
     return provider
 
 
@@ -70,7 +84,7 @@ class ChatModelConfig(Strict):
         """
         # Options and headers become part of signatures, which are stored with the answers.
         refuse_secrets({"options": self.options, "headers": self.headers, "query": self.query})
-        model: ChatModel = registry.find("provider", self.provider).of(self)
+        model: ChatModel = find_provider(self.provider).of(self)
         return model
 
     def limits(self, model: ChatModel) -> Limits:
@@ -89,7 +103,7 @@ class ChatModelConfig(Strict):
         # What a stranger's recipe may not do unseen: ask servers, cost money, use keys.
         if self.url and not is_this_machine(self.url):
             yield "url", self.url, "a server that would be asked"
-        elif not self.url and getattr(registry.find("provider", self.provider), "hosted", True):
+        elif not self.url and getattr(find_provider(self.provider), "hosted", True):
             yield "provider", self.provider, "a service that would be asked, and paid"
         if self.key_env:
             yield "key_env", self.key_env, "a key that would be used"
