@@ -20,16 +20,18 @@ import numpy as np
 import pytest
 
 from conftest import TESTS, TINY, Finished
-from sightline import registry
+from sightline import registry, roles
 from sightline.cli.exit_codes import warnings_in_one_line
 from sightline.config import bundled
-from sightline.config.loading import load_recipe
+from sightline.config.loading import load_game, load_recipe
+from sightline.envs.making import EnvMaker
 from sightline.envs.naming import find_environment
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, SightlineWarning
 from sightline.preferences.settings import TEACHER
 from sightline.rewards.base import Clip, Need, RewardModel
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
+from sightline.runs.folder import RunFolder, versions, write_recipe
 from sightline.runs.metrics import read_metrics
 from stored import replay_of
 
@@ -251,6 +253,7 @@ def test_the_doctor_lists_them(site: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("far_kit")
+@pytest.mark.filterwarnings("ignore::sightline.errors.SightlineWarning")
 def test_the_doctor_says_which_plugins_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sightline import doctor
 
@@ -452,6 +455,69 @@ def test_one_of_several_plugins_of_one_name_counts_wherever_it_lies(
         assert owner in (tasks[0].summary, "sightline")
         lines = [registry.not_used("env", name, other, owner) for other in sorted(others)]
         assert sorted(str(one.message) for one in caught) == lines, "each is told once"
+
+
+@pytest.mark.usefixtures("newly_looked_for")
+def test_a_run_remembers_the_package_of_each_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = {package: tmp_path / package for package in ("ant-kit", "bee-kit")}
+    for package, site in sites.items():
+        module = package.replace("-", "_")
+        install(site, package, {"env": f"far-clock = {module}:CLOCK", "teacher": f"plain = {module}:Plain"})
+        (site / f"{module}.py").write_text(
+            "from sightline import TeacherConfig; from sightline.envs.tasks import Task\n"
+            "CLOCK = Task('far-clock', 'small_envs:Clock', goal='x')\nclass Plain(TeacherConfig): kind: str = 'plain'\n"
+        )
+
+    def only(*packages: str) -> None:
+        registry._entry_points.cache_clear()
+        registry.hidden.cache_clear()
+        monkeypatch.setattr(sys, "path", [*(str(sites[package]) for package in packages), *path])
+
+    path = list(sys.path)
+    only("ant-kit")
+    recipe = load_recipe(None, ["env=far-clock", "reward.kind=learned", "reward.teacher.kind=plain"])
+    of_plugins = {"env far-clock": "ant-kit 1.0", "teacher plain": "ant-kit 1.0"}
+    assert {name: version for name, version in versions(recipe).items() if " " in name} == of_plugins
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    write_recipe(run, recipe)
+    run.write_json("versions.json", versions(recipe))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.trusted_recipe()
+    only("bee-kit")
+    with pytest.warns(SightlineWarning) as caught:
+        run.trusted_recipe()
+    assert [str(one.message) for one in caught] == [
+        f"the {plugin} of the run '{run.path}' is that of the package bee-kit 1.0 here; when the run began, it was "
+        "that of ant-kit 1.0"
+        for plugin in ("env 'far-clock'", "teacher 'plain'")
+    ]
+    only()
+    with pytest.raises(BadInput) as refused, roles._naming_run(run):
+        find_environment("far-clock")
+    assert str(refused.value) == (
+        f"the run '{run.path}' is of the environment 'far-clock', which is not known here; install ant-kit 1.0, or "
+        "register it first"
+    )
+
+
+def test_an_unknown_environment_is_blamed_on_the_task_that_names_it() -> None:
+    with pytest.raises(
+        BadInput, match=r"^the task 'moon' is of the environment 'far/Moon-v0', which nothing registers"
+    ):
+        EnvMaker("far/Moon-v0", task="moon")()
+    with pytest.raises(BadInput, match=r"^there is no environment 'far/Moon-v0'"):
+        EnvMaker("far/Moon-v0", task="far/Moon-v0")()
+
+
+def test_a_task_that_no_recipe_is_named_after() -> None:
+    for name in ("pendulum", "small_envs:Clock"):
+        with pytest.raises(BadInput, match=f"there is no recipe of that name: say env={name}$"):
+            load_recipe(name)
+    assert load_game("questions", ["seed=3"]).env == "questions"
+    assert load_game("numberline", []).description, "a recipe comes first"
+    assert load_game("role: agent\nenv: numberline\nseed: 4", []).seed == 4
 
 
 def test_a_task_says_what_is_wrong_with_it_when_it_is_made() -> None:

@@ -301,10 +301,10 @@ def _check_extra(module: str, extra: str) -> Check:
 
 def _plugins() -> list[Check]:
     """All that others bring, by entry points of their packages."""
-    checks = []
-    for entry in registry.entry_points("gymnasium"):
-        if not registry.is_of_sightline(entry):
-            checks.append(_tried(f"environments of {registry.package_of(entry)}", partial(_registration, entry)))
+    entries = [entry for entry in registry.entry_points("gymnasium") if not registry.is_of_sightline(entry)]
+    checks = [
+        _tried(f"environments of {registry.package_of(entry)}", partial(_registration, entry)) for entry in entries
+    ]
     # Each is imported, since an entry point says nothing about whether its module works.
     for kind in registry.BUILT_IN:
         names = [name for name in registry.names(kind) if not registry.is_own(kind, name)]

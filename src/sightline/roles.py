@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sightline.config.blocks import checked_block
-from sightline.config.loading import for_agent, leaves, load_recipe
+from sightline.config.loading import leaves, load_game, load_recipe
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
+from sightline.envs.naming import UnknownEnvironment
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.models.chat.config import ChatModelConfig
@@ -140,7 +141,7 @@ def train(
         _check_one_process(recipe)
     if resume:
         check_resumable(RunFolder(path))
-    with _stopping_resumably(path):
+    with _stopping_resumably(path), _naming_run(RunFolder(path) if resume else None):
         if isinstance(recipe, AgentRecipe):
             return _train_agent(recipe, path, name, resume, command, quiet)
         return _train_control(recipe, path, name, resume, command, quiet)
@@ -155,6 +156,22 @@ def _check_one_process(recipe: ControlRecipe) -> None:
             "start without torchrun, or train several seeds at a time: sightline sweep RECIPE "
             f"seed=0..{processes - 1} --processes {processes} --run-dir DIR"
         )
+
+
+@contextlib.contextmanager
+def _naming_run(run: RunFolder | None) -> Iterator[None]:
+    """Say of which run an environment is that is not known here."""
+    try:
+        yield
+    except UnknownEnvironment as error:
+        if run is None:
+            raise
+        env = str(run.document().get("env"))
+        package = run.origin("env", env) or "its package"
+        raise BadInput(
+            f"the run '{run.path}' is of the environment '{env}', which is not known here; install {package}, or "
+            "register it first"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -219,6 +236,11 @@ def _train_agent(
 
 def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Play a panel with what a run has chosen; see `sightline.control.run_evaluation.evaluate_run`."""
+    with _naming_run(run):
+        return _evaluate(run, episodes, seed, trust, overrides)
+
+
+def _evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str]) -> dict[str, Any]:
     if isinstance(run.trusted_recipe(trust, asks=False), AgentRecipe):
         from sightline.agents.run_evaluation import evaluate_run as evaluate_agent
 
@@ -246,7 +268,7 @@ def evaluate_model(
     from sightline.agents.run_evaluation import evaluate_chat
     from sightline.agents.run_evaluation import evaluate_model as evaluate_loaded
 
-    agent = for_agent(load_recipe(recipe, overrides))
+    agent = load_game(recipe, overrides)
     if model:
         policy = agent.policy.model_copy(update={"model": model})
         agent = agent.model_copy(update={"policy": policy})

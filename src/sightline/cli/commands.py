@@ -221,7 +221,7 @@ def convert(
 
 @app.command()
 def evaluate(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game's recipe, with --model.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game or its recipe, with --model.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(

@@ -8,11 +8,11 @@ keyword arguments and know nothing of recipes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import GetCoreSchemaHandler, ValidationError, create_model
+from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError, create_model
 from pydantic_core import PydanticCustomError, core_schema
 
 from sightline import registry
@@ -99,6 +99,28 @@ class Plugin:
         except BadInput as error:
             raise ValueError(str(error)) from error
         return block.model_validate(value)
+
+
+@dataclass(frozen=True)
+class NameOf:
+    """Annotation of a recipe's field that holds the name of a plug-in alone."""
+
+    kind: registry.Kind
+
+
+def plugins_of(block: BaseModel) -> Iterator[tuple[registry.Kind, str]]:
+    """Kind and name of all that a checked recipe, or a block of it, names of plug-ins, wherever in it."""
+    for name, field in type(block).model_fields.items():
+        value = getattr(block, name)
+        for part in field.metadata:
+            if isinstance(part, Plugin):
+                yield part.kind, value.kind
+            elif isinstance(part, NameOf):
+                yield part.kind, value
+        inner = value if isinstance(value, list | tuple) else (value,)
+        for member in inner:
+            if isinstance(member, BaseModel):
+                yield from plugins_of(member)
 
 
 def _block_of_code(place: str) -> type[Strict]:

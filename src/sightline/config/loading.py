@@ -15,11 +15,12 @@ import yaml
 from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from sightline import registry
 from sightline.config.basics import MAX_SENTENCE
 from sightline.config.blocks import Plugin, unknown_kind
 from sightline.config.bundled import bundled_recipes, recipe_text
 from sightline.config.decoding import decoded
-from sightline.config.named_code import allow, place_of, places_in, split_place
+from sightline.config.named_code import allow, is_place, place_of, places_in, split_place
 from sightline.config.recipe import AgentRecipe, CheckedRecipe, ControlRecipe, Recipe
 from sightline.config.secrets import refuse_secrets
 from sightline.config.vlmrm import is_vlmrm, translations
@@ -215,6 +216,23 @@ def _root(document: dict[str, Any]) -> type[BaseModel]:
     return AgentRecipe if document.get("role") == "agent" else ControlRecipe
 
 
+def load_game(name: str, overrides: Sequence[str]) -> AgentRecipe:
+    """An agent's recipe (see `load_recipe`), or that of a game by the name of its environment, where no recipe has it.
+
+    Raises:
+        BadInput: as `load_recipe`; or it is no recipe for an agent.
+    """
+    is_recipe = name in bundled_recipes() or is_yaml_text(name) or os.path.isfile(name)
+    if not is_recipe and _is_environment(name):
+        return for_agent(load_recipe(None, ["role=agent", f"env={name}", *overrides]))
+    return for_agent(load_recipe(name, overrides))
+
+
+def _is_environment(name: str) -> bool:
+    """Whether a name is that of a task, or of the place of an environment."""
+    return name in registry.names("env") or is_place(name)
+
+
 def is_yaml_text(argument: str) -> bool:
     """Recognise a recipe given as YAML text: several lines, or `key: value`, and no override that holds such text."""
     is_text = "\n" in argument or ": " in argument
@@ -253,6 +271,10 @@ def read_document(name_or_path: str) -> dict[str, Any]:
         raise BadInput(f"'{name_or_path}' is a folder; a recipe is a YAML file or a bundled name{hint}")
     elif "/" in name_or_path or Path(name_or_path).suffix in (".yaml", ".yml", ".json"):
         raise BadInput(f"there is no file '{name_or_path}'")
+    elif _is_environment(name_or_path):
+        raise BadInput(
+            f"'{name_or_path}' is an environment, and there is no recipe of that name: say env={name_or_path}"
+        )
     else:
         raise BadInput(f"there is no recipe '{name_or_path}'{nearest(name_or_path, bundled_recipes())}")
     document = read_yaml(text, name)

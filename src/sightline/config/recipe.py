@@ -26,7 +26,7 @@ from sightline.config.agents import (
     WarmStart,
 )
 from sightline.config.basics import MAX_SEED, Baseline, Episodes, Goal, Strict, Workers, tag_of
-from sightline.config.blocks import AlgorithmBlock, Plugin, Reach, RewardWording
+from sightline.config.blocks import AlgorithmBlock, NameOf, Plugin, Reach, RewardWording
 from sightline.config.learners import AutoLearner, LearnerConfig, OffPolicyLearner, OnPolicyLearner, nearest_divisor
 
 
@@ -162,7 +162,7 @@ class RecipeBase(Strict):
     """Base of all recipes: the keys that every run has."""
 
     description: str = ""
-    env: str
+    env: Annotated[str, NameOf("env")]
     """A task or game of ours (`sightline tasks`), a Gymnasium id, or `module:attribute` of your own."""
     env_options: dict[str, Any] = {}
     """Keyword arguments for the environment."""

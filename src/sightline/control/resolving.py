@@ -62,6 +62,7 @@ def env_maker(recipe: ControlRecipe, frame_size: Size | None, render: bool = Tru
         recipe.success_from or task.success_from,
         observation_keys=recipe.observation_keys,
         enumerates=enumerates,
+        task=recipe.env,
     )
 
 

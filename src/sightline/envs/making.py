@@ -16,7 +16,7 @@ from gymnasium.wrappers import TimeLimit
 from sightline.envs.constructing import construct, creator_of, parameters_of, size_options
 from sightline.envs.frames import Size, checked_frame
 from sightline.envs.gymnasium_api import GymnasiumAPI, check_environment, check_reset_signature, layers_of
-from sightline.envs.naming import find_environment, spec_of
+from sightline.envs.naming import UnknownEnvironment, find_environment, spec_of
 from sightline.envs.native_vector import NativeVector, native_vector_class
 from sightline.envs.rendering import prepare_rendering
 from sightline.envs.spaces import adapted_to_learners
@@ -47,6 +47,7 @@ class EnvMaker:
         success_from: what says that a state is a success (`sightline.envs.tasks.StatesSuccess`); None: the
             environment's infos `success` and `is_success`.
         build: class or function that makes the environment; None: `env_id` says where it is.
+        task: name by which the user knows the environment; empty where that is `env_id`.
     """
 
     env_id: str
@@ -60,6 +61,7 @@ class EnvMaker:
     build: Callable[..., gymnasium.Env[Any, Any]] | None = None
     observation_keys: tuple[str, ...] = ()
     enumerates: bool = False
+    task: str = ""
 
     def __call__(self) -> gymnasium.Env[Any, Any]:
         """Make one environment with a time limit and with spaces that learners support.
@@ -90,7 +92,7 @@ class EnvMaker:
         prepare_rendering(self.render)
         source: Any = self.build
         if source is None:
-            source = find_environment(self.env_id, self.also_known)
+            source = self._found()
         env = construct(source, self.env_id, self.options, self.render, self.frame_size)
         # Checked before anything is wrapped: errors name the user's own class.
         check_environment(env, self.env_id)
@@ -106,6 +108,22 @@ class EnvMaker:
         if self.success_from is None:
             return env
         return SuccessFrom(env, self.env_id, self.success_from)
+
+    def _found(self) -> Any:
+        """What makes the environment, by its id.
+
+        Raises:
+            BadInput: see `find_environment`; an id that is unknown is blamed on the task that names it.
+        """
+        try:
+            return find_environment(self.env_id, self.also_known)
+        except UnknownEnvironment as error:
+            if self.task in ("", self.env_id):
+                raise
+            raise BadInput(
+                f"the task '{self.task}' is of the environment '{self.env_id}', which nothing registers here; install "
+                f"the package that does, or let the task name its module, too: Task(env='module:{self.env_id}')"
+            ) from error
 
     def _with_time_limit(self, env: gymnasium.Env[Any, Any], source: Any) -> gymnasium.Env[Any, Any]:
         """The environment with the recipe's time limit, that of its registration, or one of ours if it has none."""

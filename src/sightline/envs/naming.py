@@ -28,6 +28,10 @@ Build = Callable[..., "gymnasium.Env[Any, Any]"]
 """A class or function that makes an environment."""
 
 
+class UnknownEnvironment(BadInput):
+    """Id that nothing has registered here. Exit code 2."""
+
+
 @dataclass(frozen=True)
 class Package:
     """A package of environments.
@@ -103,6 +107,7 @@ def find_environment(name: str, also_known: Iterable[str] = ()) -> EnvSpec | Bui
         also_known: further names to suggest if it is unknown.
 
     Raises:
+        UnknownEnvironment: nothing has registered that id.
         BadInput: there is none of that name, or its module cannot be imported.
     """
     if not name.strip():
@@ -154,11 +159,11 @@ def _registered(name: str, also_known: Iterable[str]) -> EnvSpec:
         return spec
     for package in PACKAGES:
         if re.match(package.ids, name):
-            raise BadInput(f"there is no environment '{name}'{package.advice(name)}")
+            raise UnknownEnvironment(f"there is no environment '{name}'{package.advice(name)}")
     hint = nearest(name, [*also_known, *registry])
     if "did you mean" not in hint:
         hint = f"; an id that a package registers is named with its module: env=module:{name}{_packages_here()}"
-    raise BadInput(f"there is no environment '{name}'{hint}")
+    raise UnknownEnvironment(f"there is no environment '{name}'{hint}")
 
 
 def spec_of(env_id: str) -> EnvSpec | None:

@@ -22,12 +22,14 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
+from sightline import registry
+from sightline.config.blocks import plugins_of
 from sightline.config.loading import leaves, rename_outdated_keys, validate_recipe
 from sightline.config.named_code import allow, places_in
 from sightline.config.recipe import Recipe
 from sightline.config.secrets import masked
 from sightline.config.yaml import read_yaml, write_yaml
-from sightline.errors import BadInput, Damaged
+from sightline.errors import BadInput, Damaged, warn
 from sightline.runs.files import FORMAT, check_format, read_document, read_text, write_atomically, write_document
 from sightline.runs.lease import LEASE, Lease, take_lease
 from sightline.runs.temporary import remove_abandoned
@@ -153,7 +155,25 @@ class RunFolder:
         if not trust:
             check_plain(self.path)
             check_trusted(recipe, self.path, stated_keys, asks)
+        self._warn_of_other_packages(recipe)
         return recipe
+
+    def _warn_of_other_packages(self, recipe: Recipe) -> None:
+        """Say which plug-ins another package brings here than when the run began."""
+        for kind, name in plugins_of(recipe):
+            before = self.origin(kind, name)
+            now = registry.origin(kind, name)
+            if before and now and before.split()[0] != now.split()[0]:
+                warn(
+                    f"the {kind} '{name}' of the run '{self.path}' is that of the package {now} here; when the run "
+                    f"began, it was that of {before}"
+                )
+
+    def origin(self, kind: registry.Kind, name: str) -> str:
+        """Name and version of the package that a plug-in came from when the run began; empty where that is unknown."""
+        with contextlib.suppress(BadInput):  # a damaged file, which is needed for nothing else
+            return str((self.read_json("versions.json") or {}).get(f"{kind} {name}", ""))
+        return ""
 
     def check_owned(self) -> None:
         """Refuse to publish what took long to write, if another process has taken over the folder meanwhile.
@@ -256,7 +276,7 @@ def _write_initial_files(run: RunFolder, recipe: Recipe, command: str | None) ->
     run.write_json(
         "run.json", {"id": uuid.uuid4().hex, "created": datetime.now(UTC).isoformat(timespec="milliseconds")}
     )
-    run.write_json("versions.json", versions())
+    run.write_json("versions.json", versions(recipe))
     command = command or shlex.join(["sightline", *sys.argv[1:]])
     run.write_text("command.txt", masked(command) + "\n")
     write_recipe(run, recipe)  # the last one: with it the folder is a run, which can be resumed
@@ -486,10 +506,14 @@ def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> in
     return longer
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python, the platform and the packages that affect results."""
+def versions(recipe: Recipe) -> dict[str, str]:
+    """Versions of Python, the platform and the packages that affect results, the recipe's plug-ins among them."""
     document = {"python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             document[package] = metadata.version(package)
+    for kind, name in plugins_of(recipe):
+        origin = registry.origin(kind, name)
+        if origin is not None:
+            document[f"{kind} {name}"] = origin
     return document

@@ -64,7 +64,9 @@ class GameMaker:
         options = task.env_options | self.options
         tasks = tuple(registry.names("env"))
         success_from = self.success_from or task.success_from
-        make = EnvMaker(task.env, options, self.episode_steps, also_known=tasks, success_from=success_from)
+        make = EnvMaker(
+            task.env, options, self.episode_steps, also_known=tasks, success_from=success_from, task=self.env
+        )
         env = make.as_it_is()
         # What has words of its own needs no prompt; anything else becomes a game by one.
         is_game = isinstance(env.unwrapped, Game) or isinstance(env.action_space, spaces.Text)

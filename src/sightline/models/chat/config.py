@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from sightline import registry
 from sightline.config.basics import Strict
-from sightline.config.blocks import Reach
+from sightline.config.blocks import NameOf, Reach
 from sightline.config.secrets import VARIABLE, refuse_secrets
 from sightline.errors import BadInput, nearest
 from sightline.models.chat.calling import Limits
@@ -41,7 +41,7 @@ def find_provider(name: str) -> Any:
 class ChatModelConfig(Strict):
     """A model that chats, at a provider."""
 
-    provider: Annotated[str, AfterValidator(_provider_name)] = "openai"
+    provider: Annotated[str, AfterValidator(_provider_name), NameOf("provider")] = "openai"
     """`openai`: any OpenAI-compatible server; `gemini`, `anthropic`: their own clients (extras); `local`: a model of
     Hugging Face in this process."""
     model: Annotated[str, Field(min_length=1)]
