@@ -303,7 +303,7 @@ def test_the_teachers_failure_is_the_rounds(store: LabelStore) -> None:
 
         labelling = labelling_of(Fake(answer), store)
         labelling.ask(questions(2), step=0)
-        with pytest.raises(type(error), match=str(error)):
+        with pytest.raises(RunFailed, match=str(error)):
             labelling.collect(lambda: False)
         labelling.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -11,9 +12,10 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -21,18 +23,28 @@ import pytest
 
 from conftest import TESTS, TINY, Finished
 from sightline import registry, roles
+from sightline.agents.algorithms.base import AlgorithmConfig, checked_advantages
+from sightline.agents.types import Advantages, Group
 from sightline.cli.exit_codes import warnings_in_one_line
 from sightline.config import bundled
 from sightline.config.loading import load_game, load_recipe
 from sightline.envs.making import EnvMaker
 from sightline.envs.naming import find_environment
 from sightline.envs.tasks import Task
-from sightline.errors import BadInput, SightlineWarning
+from sightline.errors import BadInput, RunFailed, SightlineWarning
+from sightline.labels.store import LabelStore
+from sightline.labels.types import Answer, Question, Teacher, preference
+from sightline.models.chat.calling import Limits, check
+from sightline.models.chat.messages import Ask, ChatReply, ChatRequest
+from sightline.preferences.labelling import BackgroundLabeller, Budget
 from sightline.preferences.settings import TEACHER
 from sightline.rewards.base import Clip, Need, RewardModel
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 from sightline.runs.folder import RunFolder, versions, write_recipe
 from sightline.runs.metrics import read_metrics
+from sightline.teachers.base import TeacherConfig, TeacherContext, build_teacher
+from slow_teacher import questions
+from small_trajectories import episode
 from stored import replay_of
 
 ENTRY_POINTS = {
@@ -618,7 +630,8 @@ BUILDS: dict[str, tuple[Callable[[], Any], int, str]] = {
     "a model": (lambda: Lit("states"), 2, "LitConfig.build must return a RewardSetup with a RewardModel, not Lit"),
     "a class": (lambda: RewardSetup(Lit), 2, "must return a RewardSetup with a RewardModel, not "),  # type: ignore[arg-type]
     "no frames": (lambda: RewardSetup(Lit("frames"), frames=False), 2, "LitConfig.build returned a model that reads"),
-    "a failure": (lambda: RewardSetup(Failing("states")), 1, "Failing.embed failed: KeyError: 'foo'"),
+    "a failure": (lambda: RewardSetup(Failing("states")), 1, "Failing.embed failed: KeyError: 'foo' (test_plugins.py:"),
+    "an error": (lambda: 1 / 0, 1, "LitConfig.build failed: ZeroDivisionError: division by zero (test_plugins.py:"),
     "nonsense": (
         lambda: RewardSetup(Lit("frame")),  # type: ignore[arg-type]
         2,
@@ -648,6 +661,133 @@ def test_what_a_reward_block_builds(
         replay = replay_of(tmp_path / "run")
         assert replay["features"].shape[2:] == (len(build().model.needs),)
         np.testing.assert_allclose(replay["rewards"], replay["features"].sum(-1))
+
+
+def failing() -> Any:
+    raise ZeroDivisionError("division by zero")
+
+
+class Answering(Teacher):
+    """Answers by what it is given, a function of the number of a question."""
+
+    name = signature = "answering"
+
+    def __init__(self, item: Callable[[int], Any] = lambda number: (number, preference(0.0)), count: int = 99) -> None:
+        self.item, self.count = item, count
+
+    def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
+        for number, _ in islice(enumerate(questions), self.count):
+            yield self.item(number)
+
+
+class Unsigned(Answering):
+    signature = None  # type: ignore[assignment]
+
+
+class Mute(Teacher):
+    name = signature = "mute"
+
+
+PAIRS = [(np.zeros((4, 4, 3), np.uint8), np.ones((4, 4, 3), np.uint8))] * 2
+
+
+@pytest.mark.parametrize(
+    ("teacher", "said"),
+    [
+        (Answering(lambda number: failing()), "Answering.answers failed: ZeroDivisionError: .* \\(test_plugins.py:"),
+        (Answering(lambda number: 0.5), r"Answering.answers must yield \(number of the question, Answer\), not 0.5$"),
+        (Answering(lambda number: (number, 0.5)), r"Answering.answers must yield .*, not \(0, 0.5\)$"),
+        (Answering(lambda number: (7, preference(0.0))), "Answering.answers answered the question 7, and has taken 1"),
+        (Answering(count=1), "Answering.answers left 1 of 2 questions without an answer"),
+        (Mute(), "Mute has no 'answers', which it must define"),
+    ],
+)
+def test_a_teacher_with_a_fault(teacher: Teacher, said: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=f"^{said}"):
+        teacher.compare(PAIRS, "goal")
+    with LabelStore(tmp_path / "labels") as store:
+        labelling = BackgroundLabeller(teacher, store, Budget(), "run", "task")
+        labelling.ask(questions(2), 0)
+        with pytest.raises(RunFailed, match=f"^{said}"):
+            labelling.collect()
+        labelling.close()
+
+
+def test_what_a_teacher_block_builds() -> None:
+    context: Any = None
+    for built, kind, said in (
+        (lambda: 5, BadInput, r"AnsweringConfig.build must return an sl.Teacher, not int$"),
+        (Unsigned, BadInput, "Unsigned.signature must be a text, by which answers are stored, not None$"),
+        (failing, RunFailed, r"AnsweringConfig.build failed: ZeroDivisionError: .* \(test_plugins.py:"),
+    ):
+
+        class AnsweringConfig(TeacherConfig):
+            kind: Literal["answering"] = "answering"
+            makes: ClassVar[Any] = staticmethod(built)
+
+            def build(self, context: TeacherContext) -> Teacher:
+                return self.makes()  # type: ignore[no-any-return]
+
+        with pytest.raises(kind, match=f"^{said}"):
+            build_teacher(AnsweringConfig(), context)
+
+    class Empty(TeacherConfig):
+        kind: Literal["empty"] = "empty"
+
+    with pytest.raises(RunFailed, match=r"^Empty has no 'build', which it must define$"):
+        build_teacher(Empty(), context)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (failing, r"failed: ZeroDivisionError: .* \(test_plugins.py:"),
+        (lambda: np.zeros(2), r"must return a list for each of 2 groups, not an array of shape \[2\]"),
+        (lambda: [[None]], "must return a list for each of 2 groups, not 1 of list"),
+        (
+            lambda: [[None], [None]],
+            "must return Advantages or None for each of the 2 episodes of a group, not 1 of NoneT",
+        ),
+        (lambda: [[None, np.zeros(2)], [None]], r"must return Advantages or None for each episode, not an array"),
+        (
+            lambda: [[None, Advantages(np.zeros(3))], [None]],
+            "must return advantages of the 2 turns of an episode, not an a",
+        ),
+        (lambda: [[None, Advantages(np.full(2, np.nan))], [None]], r"must return finite advantages, not \[nan nan\]$"),
+    ],
+)
+def test_an_algorithm_with_a_fault(returned: Callable[[], Any], said: str) -> None:
+    class Given(AlgorithmConfig):
+        kind: Literal["given"] = "given"
+
+        def compute_advantages(self, groups: Sequence[Group]) -> list[list[Advantages | None]]:
+            return returned()  # type: ignore[no-any-return]
+
+    groups: list[Group] = [[episode([0, 1]), episode([0, 1])], [episode([1])]]
+    with pytest.raises(RunFailed, match=f"^Given.compute_advantages {said}"):
+        checked_advantages(Given(), groups)
+
+
+def test_a_provider_with_a_fault() -> None:
+    class Faulty:
+        where, batched = "here", False
+
+        def __init__(self, reply: Callable[[], Any]) -> None:
+            self.reply = reply
+
+        @contextlib.asynccontextmanager
+        async def connected(self) -> AsyncIterator[Ask]:
+            async def ask(request: ChatRequest) -> ChatReply:
+                return self.reply()  # type: ignore[no-any-return]
+
+            yield ask
+
+    for reply, said in (
+        (failing, r"has failed: ZeroDivisionError: division by zero \(test_plugins.py:\d+\)$"),
+        (lambda: 5, "must return a ChatReply, not int$"),
+    ):
+        with pytest.raises(RunFailed, match=f"^the provider of the chat model {said}"):
+            check(Faulty(reply), Limits(), ChatRequest(("hello",)))  # type: ignore[arg-type]
 
 
 def test_an_environment_of_a_plugin_is_no_code_of_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

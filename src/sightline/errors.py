@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -9,7 +10,7 @@ import re
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,7 +42,8 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {message}"
 
 
-OURS = tuple(Path(__file__).parents[1] / name for name in ("sightline", "sightline_tasks"))
+OUR_PACKAGES = ("sightline", "sightline_tasks")
+OURS = tuple(Path(__file__).parents[1] / name for name in OUR_PACKAGES)
 """Folders of the packages that Sightline consists of."""
 LIBRARIES = tuple(Path(sysconfig.get_paths()[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 """Folders of Python's own modules and of installed packages."""
@@ -114,6 +116,27 @@ def line_of(error: BaseException) -> str:
     if isinstance(error, BadInput | RunFailed):
         return str(error)
     return reason_and_place(error)
+
+
+@contextlib.contextmanager
+def blamed(plugin: object, method: str) -> Iterator[None]:
+    """Turn what a method of other people's plug-in raises into one line that names its class and the place.
+
+    Raises:
+        RunFailed: it raised anything but that or BadInput.
+    """
+    try:
+        yield
+    except (BadInput, RunFailed, MemoryError):
+        raise
+    # SystemExit as well: a library that exits would end a run without a word.
+    except (Exception, SystemExit) as error:
+        kind = plugin if isinstance(plugin, type) else type(plugin)
+        if kind.__module__.split(".")[0] in OUR_PACKAGES:
+            raise
+        if isinstance(error, NotImplementedError) and not place_of(error):
+            raise RunFailed(f"{kind.__name__} has no '{method}', which it must define") from error
+        raise RunFailed(f"{kind.__name__}.{method} failed: {reason_and_place(error)}") from error
 
 
 def warn(line: str) -> None:

@@ -17,7 +17,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from sightline.agents.algorithms.base import AlgorithmConfig
+from sightline.agents.algorithms.base import AlgorithmConfig, checked_advantages
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
@@ -157,13 +157,14 @@ class PolicyLearner:
 
         Args:
             trajectories: of all processes, with values; episodes of a group beside each other.
+
+        Raises:
+            RunFailed: the algorithm raises, or returns something else.
         """
         groups: list[Group] = [list(group) for _, group in groupby(trajectories, key=lambda episode: episode.seed)]
         # Group by group, and flat again: the learner goes on by episodes.
-        advantages: list[Advantages | None] = []
-        for group_advantages in self._algorithm.compute_advantages(groups):
-            advantages += group_advantages
-        return advantages
+        by_group = checked_advantages(self._algorithm, groups)
+        return [advantages for group_advantages in by_group for advantages in group_advantages]
 
     def learn(
         self,

@@ -34,7 +34,7 @@ from sightline.runs.folder import RunFolder, check_plain
 from sightline.runs.progress import Progress
 from sightline.runs.stopping import Stopped, StopRequests
 from sightline.runs.trust import check_trusted
-from sightline.teachers.base import TeacherContext, TeacherRunContext
+from sightline.teachers.base import TeacherContext, TeacherRunContext, build_teacher, teacher_in_run
 
 ENVS = 8
 PLAY = "random play"
@@ -126,7 +126,7 @@ def label_offline(
     # A teacher that needs no store is reached before one is opened, so that a refusal makes none.
     warnings: list[str] = []
     context = TeacherContext(recipe.goal, recipe.baseline, recipe.seed, config.device, None, warnings.append)
-    ready_teacher = config.teacher.build(context)
+    ready_teacher = build_teacher(config.teacher, context)
     if ready_teacher is not None and plan.questions:
         first_frame = plan.questions[0].segments[0].frames[0]
         ready_teacher.check_frames(first_frame, warnings.append)
@@ -134,8 +134,8 @@ def label_offline(
     with LabelStore(folder) as store, show(len(plan.questions)) as progress:
         for warning in warnings:
             progress.say(f"warning: {warning}")
-        teacher = ready_teacher or config.teacher.in_run(
-            TeacherRunContext(store, lambda: labelling.context, progress.say)
+        teacher = ready_teacher or teacher_in_run(
+            config.teacher, TeacherRunContext(store, lambda: labelling.context, progress.say)
         )
         teacher.say = progress.say
         labelling = BackgroundLabeller(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 
 from sightline.config.basics import check_words
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed, blamed
 from sightline.images import pixel_digest
 
 QuestionKind = Literal["compare", "rate", "score"]
@@ -397,7 +398,9 @@ class Teacher:
                 questions.append(Question.of_frames("compare", pair, sentences))
             except ValueError as error:
                 raise BadInput(f"pair {number}: {error}") from error
-        answers = dict(self.answers(questions))
+        answers = dict(checked_answers(self, questions))
+        if len(answers) < len(questions):
+            raise RunFailed(unanswered(self, len(questions) - len(answers), len(questions)))
         return [answers[index] for index in range(len(questions))]
 
     def measure_scale(self, questions: Sequence[Question], returns: np.ndarray) -> Scale:
@@ -481,3 +484,54 @@ def _described(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
     return type(value).__name__
+
+
+def checked_answers(teacher: Teacher, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
+    """A teacher's answers as they come; see `Teacher.answers`.
+
+    Raises:
+        RunFailed: the teacher raises, or yields anything else, or an answer to no question.
+    """
+    taken = 0
+    own_errors: list[Exception] = []
+
+    def asked() -> Iterator[Question]:
+        nonlocal taken
+        try:
+            for question in questions:
+                taken += 1
+                yield question
+        except Exception as error:  # of the code that asks, through the teacher's
+            own_errors.append(error)
+            raise
+
+    name = f"{type(teacher).__name__}.answers"
+    with contextlib.ExitStack() as closing:
+        with blamed(teacher, "answers"):
+            answers = iter(teacher.answers(asked()))
+        if isinstance(answers, Generator):
+            closing.callback(answers.close)
+        while True:
+            try:
+                with blamed(teacher, "answers"):
+                    item = next(answers, None)
+            except RunFailed as error:
+                if error.__cause__ in own_errors:
+                    raise own_errors[0] from None
+                raise
+            if item is None:
+                return
+            if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Answer)):
+                raise RunFailed(f"{name} must yield (number of the question, Answer), not {item!r:.80}")
+            number, answer = item
+            if number not in range(taken):
+                raise RunFailed(f"{name} answered the question {number!r:.20}, and has taken {taken} (the first is 0)")
+            yield number, answer
+
+
+def unanswered(teacher: Teacher, missing: int, count: int) -> str:
+    """The line that says that a teacher has left questions without an answer."""
+    return (
+        f"{type(teacher).__name__}.answers left {missing} of {count} questions without an answer; one that it cannot "
+        "answer gets Answer(Outcome.FAILED, reason=…)"
+    )

@@ -16,7 +16,7 @@ from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.preferences.settings import LearnedSettings
 from sightline.preferences.stored_labels import lessons_of
 from sightline.rewards.config import RewardContext, RewardSetup, RunContext
-from sightline.teachers.base import TeacherContext
+from sightline.teachers.base import TeacherContext, build_teacher
 
 if TYPE_CHECKING:
     from sightline.models.encoder_base import Encoder
@@ -36,9 +36,10 @@ class LearnedConfig(LearnedSettings):
         encoder = self.model.load_encoder(self.device)
         teacher = None
         if context.asks and self.questions:
-            teacher = self.teacher.build(
-                TeacherContext(context.goal, context.baseline, context.seed, self.device, encoder, warnings.append)
+            teacher_context = TeacherContext(
+                context.goal, context.baseline, context.seed, self.device, encoder, warnings.append
             )
+            teacher = build_teacher(self.teacher, teacher_context)
         if encoder is not None:
             encoder.free_text_tower()  # the teacher has read its words by now
 

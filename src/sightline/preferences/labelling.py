@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import PositiveFloat, PositiveInt
 
 from sightline.config.basics import Strict
+from sightline.errors import RunFailed
 from sightline.labels.store import Context, LabelStore, Spent
-from sightline.labels.types import Answer, Outcome, Question, Teacher
+from sightline.labels.types import Answer, Outcome, Question, Teacher, checked_answers, unanswered
 
 POLL = 0.2
 """Seconds between two checks for a request to stop."""
@@ -208,7 +209,7 @@ class BackgroundLabeller:
                     self.store.release(question, signature)
 
         try:
-            with closing(self.teacher.answers(affordable())) as arriving:
+            with closing(checked_answers(self.teacher, affordable())) as arriving:
                 for number, answer in arriving:
                     i = begun_places[number]
                     if self.teacher.exhausted and not answer.exchanges and answer.outcome is Outcome.FAILED:
@@ -225,6 +226,9 @@ class BackgroundLabeller:
                         asking.failures = []
                     self._arrived(len(asking.answers) - asking.answers.count(None))
             asking.exhausted = self.teacher.exhausted
+            missing = sum(asking.answers[i] is None and i not in asking.elsewhere for i in places)
+            if missing and not self._is_over(asking):
+                raise RunFailed(unanswered(self.teacher, missing, len(places)))
         finally:
             # A claim that stays would have other runs wait for an answer that never comes.
             for i in begun_places:

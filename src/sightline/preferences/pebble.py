@@ -33,7 +33,7 @@ from sightline.rewards.learned.reward import LearnedReward
 from sightline.rewards.novelty import NoveltyReward
 from sightline.runs.archive import Archives
 from sightline.runs.folder import RunFolder
-from sightline.teachers.base import TeacherRunContext
+from sightline.teachers.base import TeacherRunContext, teacher_in_run
 
 ROUNDS_IN_POOL = 4
 """Rounds over whose transitions the pool holds a random share."""
@@ -98,7 +98,7 @@ class Pebble(OnlineRewardModel):
             teacher = Teacher()
         elif teacher is None:
             in_run = TeacherRunContext(self._store, lambda: self._labelling.context, context.say)
-            teacher = self.config.teacher.in_run(in_run)
+            teacher = teacher_in_run(self.config.teacher, in_run)
         teacher.say = context.say
         return teacher
 

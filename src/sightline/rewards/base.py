@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from sightline.errors import BadInput, RunFailed, reason_of
+from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.models.shrinking import Shrink, Shrinker
 
 if TYPE_CHECKING:
@@ -456,8 +456,7 @@ def _called(model: RewardModel, method: str, *arguments: Any) -> Any:
         raise
     # SystemExit as well: a library that exits would end a run without a word.
     except (Exception, SystemExit) as error:
-        reason = reason_of(error)
-        raise RunFailed(f"{type(model).__name__}.{method} failed: {reason}") from error
+        raise RunFailed(f"{type(model).__name__}.{method} failed: {reason_and_place(error)}") from error
 
 
 def _array_of(model: RewardModel, returned: Any, what: str) -> np.ndarray:

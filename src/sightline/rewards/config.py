@@ -15,7 +15,7 @@ from sightline.config.basics import check_words
 from sightline.config.blocks import Reach
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe, RewardBlock
 from sightline.envs.tasks import Task
-from sightline.errors import BadInput, RunFailed, reason_and_place
+from sightline.errors import BadInput, RunFailed, blamed, reason_and_place
 from sightline.models.shrinking import Shrink
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
 
@@ -115,7 +115,8 @@ def build_reward(block: RewardConfig, context: RewardContext) -> RewardSetup:
         BadInput: the block returned something else, or a setup that renders no frames for a model that reads them.
         RunFailed: as the block says.
     """
-    setup = block.build(context)
+    with blamed(block, "build"):
+        setup = block.build(context)
     name = type(block).__name__
     if not isinstance(setup, RewardSetup) or not isinstance(setup.model, RewardModel):
         returned = setup.model if isinstance(setup, RewardSetup) else setup

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sightline.config.basics import Strict
 from sightline.config.blocks import Reach
+from sightline.errors import BadInput, blamed
 from sightline.labels.types import QuestionKind, Teacher
 
 if TYPE_CHECKING:
@@ -105,3 +106,38 @@ class TeacherConfig(Strict):
     def in_run(self, context: TeacherRunContext) -> Teacher:
         """Build the teacher of a run, for teachers that are asked through its label store."""
         raise NotImplementedError
+
+
+def build_teacher(block: TeacherConfig, context: TeacherContext) -> Teacher | None:
+    """The teacher that a block builds; None for one that can only be built in a run.
+
+    Raises:
+        BadInput: it is none, or has no name or signature.
+        RunFailed: as the block says.
+    """
+    with blamed(block, "build"):
+        teacher = block.build(context)
+    return None if teacher is None else _checked(block, "build", teacher)
+
+
+def teacher_in_run(block: TeacherConfig, context: TeacherRunContext) -> Teacher:
+    """The teacher that a block builds in a run.
+
+    Raises:
+        BadInput, RunFailed: as `build_teacher`.
+    """
+    with blamed(block, "in_run"):
+        teacher = block.in_run(context)
+    return _checked(block, "in_run", teacher)
+
+
+def _checked(block: TeacherConfig, method: str, teacher: Teacher) -> Teacher:
+    if not isinstance(teacher, Teacher):
+        raise BadInput(f"{type(block).__name__}.{method} must return an sl.Teacher, not {type(teacher).__name__}")
+    for attribute in ("name", "signature"):
+        with blamed(teacher, attribute):
+            value = getattr(teacher, attribute, None)
+        if not isinstance(value, str):
+            place = f"{type(teacher).__name__}.{attribute}"
+            raise BadInput(f"{place} must be a text, by which answers are stored, not {value!r:.80}")
+    return teacher

@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Advantages, Group
 from sightline.config.blocks import AlgorithmBlock
+from sightline.errors import RunFailed, blamed
 
 
 def _comparable(size: int) -> int:
@@ -42,6 +43,49 @@ class AlgorithmConfig(AlgorithmBlock):
             empty, or its group shows no differences.
         """
         raise NotImplementedError
+
+
+def checked_advantages(algorithm: AlgorithmConfig, groups: Sequence[Group]) -> list[list[Advantages | None]]:
+    """Advantages as an algorithm computes them, of the shapes that learning expects.
+
+    Raises:
+        RunFailed: the algorithm raises, or returns anything else.
+    """
+    with blamed(algorithm, "compute_advantages"):
+        by_group = algorithm.compute_advantages(groups)
+    must = f"{type(algorithm).__name__}.compute_advantages must return"
+    if not isinstance(by_group, list | tuple) or len(by_group) != len(groups):
+        raise RunFailed(f"{must} a list for each of {len(groups)} groups, not {_in_short(by_group)}")
+    for group, credited in zip(groups, by_group, strict=True):
+        if not isinstance(credited, list | tuple) or len(credited) != len(group):
+            raise RunFailed(
+                f"{must} Advantages or None for each of the {len(group)} episodes of a group, not {_in_short(credited)}"
+            )
+        for episode, advantages in zip(group, credited, strict=True):
+            if advantages is not None:
+                _check_advantages(advantages, len(episode.turns), algorithm.needs_values, must)
+    return [list(credited) for credited in by_group]
+
+
+def _check_advantages(advantages: Advantages, turns: int, needs_values: bool, must: str) -> None:
+    if not isinstance(advantages, Advantages):
+        raise RunFailed(f"{must} Advantages or None for each episode, not {_in_short(advantages)}")
+    arrays: dict[str, np.ndarray | None] = {"advantages": advantages.advantages}
+    if needs_values:
+        arrays["returns"] = advantages.returns
+    for name, array in arrays.items():
+        if array is None or np.shape(array) != (turns,):
+            raise RunFailed(f"{must} {name} of the {turns} turns of an episode, not {_in_short(array)}")
+        if not np.isfinite(array).all():
+            raise RunFailed(f"{must} finite {name}, not {np.asarray(array)!s:.80}")
+
+
+def _in_short(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return f"{len(value)} of {type(value[0]).__name__}" if value else "an empty list"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {list(value.shape)}"
+    return type(value).__name__
 
 
 def within_groups(

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.models.chat.messages import (
     Ask,
     ChatModel,
@@ -172,7 +172,7 @@ class RateLimitedClient:
         tokens = 0
         try:
             async with asyncio.timeout(self._limits.timeout):
-                reply = await ask(request)
+                reply = await _asked(ask, request)
             tokens = reply.input_tokens + reply.output_tokens
             if not reply.text.strip() and not reply.cut_off:
                 # Not to be repeated at once: most likely it would be empty again, and it is paid for.
@@ -208,6 +208,24 @@ class RateLimitedClient:
             return self._limits.first_wait * self._jitter.uniform(0, 0.1)
         wait = min(self._limits.first_wait * 2 ** (failures - 1), LONGEST_WAIT)
         return float(wait * self._jitter.uniform(0.5, 1.0))
+
+
+async def _asked(ask: Ask, request: ChatRequest) -> ChatReply:
+    """The reply to one request.
+
+    Raises:
+        NoReply: as the provider says.
+        RunFailed: the provider has a fault.
+    """
+    try:
+        reply = await ask(request)
+    except (NoReply, TimeoutError, BadInput, RunFailed, MemoryError):
+        raise
+    except Exception as error:
+        raise RunFailed(f"the provider of the chat model has failed: {reason_and_place(error)}") from error
+    if not isinstance(reply, ChatReply):
+        raise RunFailed(f"the provider of the chat model must return a ChatReply, not {type(reply).__name__}")
+    return reply
 
 
 def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:

@@ -11,7 +11,7 @@ from sightline import registry
 from sightline.config.basics import Strict
 from sightline.config.blocks import NameOf, Reach
 from sightline.config.secrets import VARIABLE, refuse_secrets
-from sightline.errors import BadInput, nearest
+from sightline.errors import BadInput, blamed, nearest
 from sightline.models.chat.calling import Limits
 from sightline.models.chat.messages import ChatModel
 from sightline.runs.trust import is_this_machine
@@ -84,7 +84,9 @@ class ChatModelConfig(Strict):
         """
         # Options and headers become part of signatures, which are stored with the answers.
         refuse_secrets({"options": self.options, "headers": self.headers, "query": self.query})
-        model: ChatModel = find_provider(self.provider).of(self)
+        provider = find_provider(self.provider)
+        with blamed(provider, "of"):
+            model: ChatModel = provider.of(self)
         return model
 
     def limits(self, model: ChatModel) -> Limits:

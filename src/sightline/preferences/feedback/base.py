@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from sightline.config.basics import Strict
+from sightline.errors import blamed
 from sightline.labels.types import Outcome, QuestionKind
 from sightline.preferences.pool import SegmentPool
 from sightline.preferences.sampling import AskedPairs, PoolView
@@ -100,7 +101,9 @@ class FeedbackConfig(Strict):
     ) -> list[tuple[tuple[Any, ...], tuple[np.ndarray, ...]]]:
         """The segments of each question and their features, [L, …] each."""
         questions = []
-        for places in self.choose(learner, count, rng):
+        with blamed(self, "choose"):
+            chosen = self.choose(learner, count, rng)
+        for places in chosen:
             segments = tuple(learner.pool.segment(i) for i in places)
             # Copies: the pool overwrites its rows, and these are kept as training examples.
             features = tuple(learner.pool.features[i].copy() for i in places)

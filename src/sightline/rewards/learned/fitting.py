@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.errors import RunFailed
+from sightline.errors import RunFailed, blamed
 from sightline.rewards.learned.reward import EnsembleReward
 from sightline.runs.archive import Archive
 
@@ -234,7 +234,8 @@ class Labels:
         segments = np.concatenate([self._examples.segments(place, batch) for place in places])
         returns = self._returns(segments)
         by_place = torch.split(returns, len(batch), dim=1)
-        return self._feedback.label_loss(by_place, values, self._segment)
+        with blamed(self._feedback, "label_loss"):
+            return self._feedback.label_loss(by_place, values, self._segment)
 
     def mean_loss(self, indices: np.ndarray) -> float:
         """Mean loss; NaN without labels. Of ratings it is the mean over levels, which are equally frequent in training
