@@ -165,9 +165,10 @@ def timed_run(name: str, seed: int, run: Path) -> dict[str, Any]:
                 }
             time.sleep(0.05)
     numbers |= {"cpu": used, "wall": time.monotonic() - began}
-    last_line = output.read_text().splitlines()[-1]
-    result = json.loads(last_line)
-    result = result.get("result", result)
+    text = output.read_text()
+    if process.returncode:
+        raise SystemExit(f"{name}, seed {seed}: exit code {process.returncode}")
+    result = json.loads(text) if name == "ours" else json.loads(text.splitlines()[-1])["result"]
     return numbers | {"success_rate": result["success_rate"], "untrained": result["untrained"]["success_rate"]}
 
 

@@ -173,7 +173,9 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         is_supported = torch.cuda.is_bf16_supported()
     elif device.type == "cpu":
-        capabilities = torch.cpu.get_capabilities()
+        capabilities: dict[str, object] = {}
+        with contextlib.suppress(AttributeError):  # torch tells it since 2.7
+            capabilities = torch.cpu.get_capabilities()
         is_supported = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     return torch.bfloat16 if is_supported else torch.float32
 
