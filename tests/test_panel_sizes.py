@@ -120,3 +120,11 @@ def test_a_run_keeps_its_dtype_when_it_goes_on(monkeypatch: pytest.MonkeyPatch, 
 
     recipe = for_control(RunFolder(run).recipe())
     assert recipe.reward.model_dump()["dtype"] == "bfloat16" and recipe.steps == 320
+
+
+def test_a_torch_that_cannot_tell_what_the_processor_does_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.6, the oldest that is allowed."""
+    from sightline.models.device import fast_dtype
+
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert fast_dtype(torch.device("cpu")) is torch.float32
