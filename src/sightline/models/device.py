@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +173,7 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         is_supported = torch.cuda.is_bf16_supported()
     elif device.type == "cpu":
-        capabilities: dict[str, object] = {}
+        capabilities: Mapping[str, object] = {}
         with contextlib.suppress(AttributeError):  # torch tells it since 2.7
             capabilities = torch.cpu.get_capabilities()
         is_supported = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
