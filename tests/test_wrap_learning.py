@@ -75,7 +75,7 @@ def mlp(outputs: int, hidden: int = 64) -> nn.Sequential:
 def test_dqn_of_stable_baselines(words: ZeroShotReward) -> None:
     env = wrap(make_vec_env(MAKE, 16, seed=0), words)
     model = DQN(
-        *("MlpPolicy", env, 2e-3),
+        *("MlpPolicy", env, 1e-3),
         learning_starts=500,
         buffer_size=20_000,
         batch_size=128,
@@ -88,7 +88,7 @@ def test_dqn_of_stable_baselines(words: ZeroShotReward) -> None:
         device="cpu",
     )
     before = success(of_sb3(model))
-    judge(before, success(of_sb3(model.learn(6_000))))
+    judge(before, success(of_sb3(model.learn(10_000))))
 
 
 def test_ppo_of_stable_baselines(words: ZeroShotReward) -> None:
@@ -106,9 +106,9 @@ def test_other_words_teach_something_else(words: ZeroShotReward) -> None:
 def trained_by_ppo(reward: ZeroShotReward) -> Iterator[PPO]:
     """The learner before and after."""
     env = wrap(make_vec_env(MAKE, 16, seed=1), reward)
-    model = PPO("MlpPolicy", env, 2e-3, n_steps=32, batch_size=128, gamma=0.98, gae_lambda=0.9, seed=1, device="cpu")
+    model = PPO("MlpPolicy", env, 1e-3, n_steps=32, batch_size=128, gamma=0.98, gae_lambda=0.9, seed=1, device="cpu")
     yield model
-    yield model.learn(7_000)
+    yield model.learn(10_000)
 
 
 def test_ppo_in_one_file(words: ZeroShotReward) -> None:
@@ -118,10 +118,10 @@ def test_ppo_in_one_file(words: ZeroShotReward) -> None:
     envs = wrap(SyncVectorEnv([MAKE] * count, autoreset_mode="SameStep"), words)
     actor, critic = mlp(2), mlp(1)
     parameters = [*actor.parameters(), *critic.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=2e-3, eps=1e-5)
+    optimizer = torch.optim.Adam(parameters, lr=1e-3, eps=1e-5)
     before = success(greedy(actor))
     now = torch.as_tensor(envs.reset(seed=0)[0])
-    for _ in range(14):
+    for _ in range(20):
         seen, actions, log_probs, rewards, ends, values = [], [], [], [], [], []
         for _ in range(steps):
             with torch.no_grad():
@@ -173,20 +173,20 @@ def test_dqn_in_one_file(words: ZeroShotReward) -> None:
     env = wrap(MAKE(), words)
     network, target = mlp(2), mlp(2)
     target.load_state_dict(network.state_dict())
-    optimizer = torch.optim.Adam(network.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     before = success(greedy(network))
-    total = 3_000
+    total = 5_000
     states, afters = np.zeros((2, total, 4), np.float32)
     actions, rewards = np.zeros(total, np.int64), np.zeros(total, np.float32)
     state, _ = env.reset(seed=0)
     for step in range(total):
-        explore = rng.random() < max(0.05, 1 - step / 1200)
+        explore = rng.random() < max(0.05, 1 - step / 2000)
         action = int(rng.integers(2)) if explore else int(greedy(network)(state))
         after, reward, _, truncated, _ = env.step(action)  # it never terminates
         states[step], actions[step], rewards[step], afters[step] = state, action, reward, after
         state = env.reset()[0] if truncated else after
-        if step >= 300:
-            optimizer.param_groups[0]["lr"] = 2e-3 * (1 - step / total)
+        if step >= 500:
+            optimizer.param_groups[0]["lr"] = 1e-3 * (1 - step / total)
             batch = rng.integers(0, step + 1, 64)
             with torch.no_grad():
                 following = target(torch.as_tensor(afters[batch])).max(1).values
@@ -196,6 +196,6 @@ def test_dqn_in_one_file(words: ZeroShotReward) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        if step % 100 == 0:
+        if step % 200 == 0:
             target.load_state_dict(network.state_dict())
     judge(before, success(greedy(network)))
