@@ -416,9 +416,12 @@ WRONG: dict[str, tuple[type[RewardModel], str]] = {
     ),
     "nothing at all": (returning(lambda clip: None), "dtype object"),
     "a ragged list": (returning(lambda clip: [[1.0], [2.0, 3.0]]), "returned rewards that are no array: "),
-    "an exception": (returning(lambda clip: {}["foo"]), "reward failed: KeyError: 'foo'$"),
+    "an exception": (returning(lambda clip: {}["foo"]), r"reward failed: KeyError: 'foo' \(test_clips.py:[0-9]+\)$"),
     "an exception in embed": (keeping(lambda clip: {}["foo"], lambda features, clip: zeros(clip)), "embed failed: Key"),
-    "an exception in score": (keeping(zeros, lambda features, clip: {}["foo"]), "score failed: KeyError: 'foo'$"),
+    "an exception in score": (
+        keeping(zeros, lambda features, clip: {}["foo"]),
+        r"score failed: KeyError: 'foo' \(test_clips.py:[0-9]+\)$",
+    ),
     "ragged features": (
         keeping(lambda clip: [[1.0], [2.0, 3.0]], lambda features, clip: zeros(clip)),
         "returned features that are no array: ",

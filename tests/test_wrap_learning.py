@@ -106,7 +106,7 @@ def test_other_words_teach_something_else(words: ZeroShotReward) -> None:
 def trained_by_ppo(reward: ZeroShotReward) -> Iterator[PPO]:
     """The learner before and after."""
     env = wrap(make_vec_env(MAKE, 16, seed=1), reward)
-    model = PPO("MlpPolicy", env, 1e-3, n_steps=32, batch_size=128, gamma=0.98, gae_lambda=0.9, seed=1, device="cpu")
+    model = PPO("MlpPolicy", env, 2e-3, n_steps=32, batch_size=128, gamma=0.98, gae_lambda=0.9, seed=1, device="cpu")
     yield model
     yield model.learn(10_000)
 
