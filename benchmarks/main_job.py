@@ -156,7 +156,8 @@ def timed_run(name: str, seed: int, run: Path) -> dict[str, Any]:
     with output.open("w") as stream:
         process = psutil.Popen(command, stdout=stream, stderr=subprocess.DEVNULL)
         while process.poll() is None:
-            used = processor_seconds(process) or used
+            # Once a process that has started others is gone, theirs are gone with it.
+            used = max(processor_seconds(process), used)
             is_first = numbers["first_success_cpu"] is None
             if is_first and has_succeeded(run / "metrics.jsonl" if name == "ours" else output):
                 numbers |= {
@@ -181,14 +182,13 @@ def has_succeeded(file: Path) -> bool:
 
 
 def processor_seconds(process: psutil.Process) -> float:
-    """Of a process, its children and theirs, so far; 0 once it has ended."""
+    """Of a process, its children and theirs, with those of them that have ended; 0 once it has ended itself."""
     try:
         family = [process, *process.children(recursive=True)]
         times = [one.cpu_times() for one in family]
     except psutil.NoSuchProcess:
         return 0.0
-    own = times[0]
-    return float(sum(one.user + one.system for one in times) + own.children_user + own.children_system)
+    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
 
 
 def table_of_peers(rows: dict[str, list[dict[str, Any]]]) -> str:
