@@ -26,14 +26,13 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
-import gymnasium
 import numpy as np
 import psutil
 import torch
 from stable_baselines3 import DQN
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
+from peers import ScoreAfterRollout, large_picture
 from running import RESULTS, sized
 from sightline.config.learners import OffPolicyLearner
 from sightline.config.loading import for_control, load_recipe
@@ -163,45 +162,22 @@ def ours(steps: int) -> tuple[float, float]:
     return statistics.median(rates), psutil.Process().memory_info().rss / 2**20
 
 
-class NeverEnding(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """CartPole that goes on after the pole fell, as in the published task."""
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        state, reward, _, truncated, info = self.env.step(action)
-        unwrapped: Any = self.env.unwrapped
-        unwrapped.steps_beyond_terminated = None
-        return state, reward, False, truncated, info
-
-
-def native_cartpole() -> gymnasium.Env[Any, Any]:
-    return NeverEnding(gymnasium.make("CartPole-v1", render_mode="rgb_array", max_episode_steps=200))
-
-
-class ScoreAfterRollout(BaseCallback):
-    """Frames in a list, stacked and scored when the rollout ends; then the learner goes on."""
+class TimedRollouts(ScoreAfterRollout):
+    """Scores rollouts, and notes how many frames a second whole ones take."""
 
     def __init__(self, reward_model: ZeroShotReward) -> None:
-        super().__init__()
-        self._reward_model = reward_model
-        self._frames: list[np.ndarray] = []
+        super().__init__(reward_model)
         self._started = time.perf_counter()
+        self._before = 0
         self.rates: list[float] = []
 
-    def _on_step(self) -> bool:
-        self._frames.append(np.stack(self.training_env.env_method("render")))
-        return True
-
     def _on_rollout_end(self) -> None:
-        frames = np.stack(self._frames)
-        rewards = self._reward_model(frames.reshape(-1, *frames.shape[2:])).reshape(frames.shape[:2])
-        buffer = self.model.replay_buffer  # type: ignore[attr-defined]
-        rows = (buffer.pos - len(frames) + np.arange(len(frames))) % buffer.buffer_size
-        buffer.rewards[rows] = rewards
-        self._frames = []
+        super()._on_rollout_end()
         now = time.perf_counter()
         if self.num_timesteps > WARM_UP:
-            self.rates.append(rewards.size / (now - self._started))
+            self.rates.append((self.num_timesteps - self._before) / (now - self._started))
         self._started = now
+        self._before = self.num_timesteps
 
 
 def theirs(steps: int) -> float:
@@ -210,7 +186,7 @@ def theirs(steps: int) -> float:
     learner = wanted.learner
     assert isinstance(learner, OffPolicyLearner)
     reward_model = ZeroShotReward(wanted.goal, wanted.baseline, alpha=0.5, encoder=load_encoder("bundled"))
-    env = SubprocVecEnv([native_cartpole] * wanted.envs)
+    env = SubprocVecEnv([large_picture] * wanted.envs)
     try:
         model = DQN(
             "MlpPolicy",
@@ -224,7 +200,7 @@ def theirs(steps: int) -> float:
             policy_kwargs={"net_arch": list(learner.hidden)},
             seed=0,
         )
-        callback = ScoreAfterRollout(reward_model)
+        callback = TimedRollouts(reward_model)
         model.learn(steps, callback=callback)
     finally:
         env.close()

@@ -16,7 +16,6 @@ import os
 import pkgutil
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ import torch
 import sightline.reports.run_page
 import sightline.reports.trajectories_page  # noqa: F401
 from empty_plots import leave_plots_empty
+from forked import forked
 from light_runs import lighten_runs
 from sightline.agents import training  # noqa: F401
 from sightline.cli.commands import main
@@ -80,27 +80,15 @@ def run(job: dict[str, Any]) -> int:
 
 def start(job: dict[str, Any], prepare: Callable[[], object] = lambda: None) -> int:
     """Begin a job in a child of its own, which calls `prepare` first; gives the child's process id."""
-    child = os.fork()
-    if child:
-        return child
-    code = 70
-    try:
-        with Path(job["log"]).open("w") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
+
+    def carry_out() -> None:
         prepare()
         if job["die"] is not None:
             prepare_to_die(*job["die"])
         sys.argv = ["sightline", *job["arguments"]]
         main()
-    except SystemExit as left:
-        code = int(left.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+
+    return forked(Path(job["log"]), carry_out)
 
 
 if __name__ == "__main__":

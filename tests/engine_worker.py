@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from forked import forked
 from sightline.agents.agent_setup import AgentSetup, load_model
 from sightline.agents.engines.ddp import DDP
 from sightline.agents.engines.engine import Engine
@@ -228,23 +228,12 @@ LIBRARIES = ("peft", "torch._dynamo", "torch.distributed.fsdp", "transformers.mo
 
 def start(job: str, folder: Path, environment: dict[str, str]) -> int:
     """Begin a job in a child of its own; gives its process id."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        with (folder / f"{job}-{environment['RANK']}.log").open("w") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
+
+    def carry_out() -> None:
         os.environ.update(environment)
         JOBS[job](folder)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+
+    return forked(folder / f"{job}-{environment['RANK']}.log", carry_out)
 
 
 def main(folder: Path, port: str, *jobs: str) -> None:
