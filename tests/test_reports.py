@@ -587,3 +587,13 @@ def test_teaching_curves_leave_out_what_was_not_measured() -> None:
     assert plots.teaching_curves([{"step": 5, "rollout/reward": 1.0}, {"note": "no step"}]) == ""
     words = words_of(plots.teaching_curves([{"step": 5, "labels/asked": 4, "labels/accuracy": None}]))
     assert "asked" in words and "Accuracy" not in words and "correlation" not in words and "usable" not in words
+
+
+def test_a_smaller_panel_before_training_is_told(tmp_path: Path) -> None:
+    run = fabricate(tmp_path / "run")
+    before = RESULT | {"success_rate": 0.0, "ci_low": 0.0, "ci_high": 0.16, "episodes": 20}
+    write_document(run / "result.json", RESULT | {"episodes": 100, "untrained": before})
+    page = write_report(run).read_text("utf-8")
+    assert re.search(r"0\s*%\s*–\s*16\s*% \(20 episodes\) before", page)
+    write_document(run / "result.json", RESULT | {"episodes": 20, "untrained": before})
+    assert "(20 episodes) before" not in write_report(run).read_text("utf-8")

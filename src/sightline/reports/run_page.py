@@ -103,7 +103,11 @@ def _result_values(
     if numbers:
         headline = numbers[0]
         if headline.interval:
-            headline_before = interval(block(result, "untrained"))
+            untrained = block(result, "untrained")
+            headline_before = interval(untrained)
+            # The untrained policy mostly plays some of the test panel's episodes only.
+            if headline_before and untrained.get("episodes") not in (None, result.get("episodes")):
+                headline_before += f" ({untrained['episodes']} episodes)"
     goal: Sequence[str] = ()
     baseline: Sequence[str] = ()
     if reward.needs_words:
