@@ -7,11 +7,12 @@ the test panel of 100 seeds, by the checkpoint that the words' reward chose on a
 another training seed: `PYTHONPATH=tools python -m pretraining.encoder.train --out FOLDER --seed 1`. An untrained one
 is made here. Results go to benchmarks/results/main_job.json and, as a table, to stdout.
 
-    python benchmarks/main_job.py peers
+    PYTHONPATH=tools python benchmarks/main_job.py peers
 
 What the whole command takes, beside what a user would write instead (`benchmarks/peers.py`): processor and wall seconds
 to the first validation panel that succeeds, and to a tested policy; only ours makes films and a report. All take turns,
-and ratios are taken within a seed. Results go to benchmarks/results/peers.json.
+and ratios are taken within a seed. Results go to benchmarks/results/peers.json and, as a table, to stdout;
+`python tools/tables.py` puts them into the documents.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import argparse
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,11 +33,13 @@ from typing import Any
 
 import psutil
 
+import result_tables
 from peers import PEERS
 from pretraining.encoder.card import NONSENSE
-from running import RESULTS, at_size, keep, machine, sized, train
+from running import RESULTS, at_size, document_of, keep, machine, sized, train
 
 FILE = RESULTS / "main_job.json"
+PEERS_FILE = "peers.json"
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ def main_of_peers(seeds: int) -> None:
                 run = Path(folder) / f"{name}-{seed}"
                 measured.append(timed_run(name, seed, run))
                 print(name, seed, measured[-1], flush=True)
-    keep("peers.json", "peers", rows)
-    print(table_of_peers(rows))
+    keep(PEERS_FILE, "peers", rows)
+    print(result_tables.peers(document_of(PEERS_FILE)))
 
 
 def timed_run(name: str, seed: int, run: Path) -> dict[str, Any]:
@@ -189,27 +191,6 @@ def processor_seconds(process: psutil.Process) -> float:
     except psutil.NoSuchProcess:
         return 0.0
     return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
-
-
-def table_of_peers(rows: dict[str, list[dict[str, Any]]]) -> str:
-    """Medians in Markdown, and the ratio of ours to each."""
-    heads = (
-        *("way", "first success: processor s", "wall s", "tested policy: processor s", "wall s", "success, %"),
-        *("ours / its processor s, to the first success", "to a tested policy"),
-    )
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name, runs in rows.items():
-        cells = [name]
-        for key in ("first_success_cpu", "first_success_wall", "cpu", "wall"):
-            known = [run[key] for run in runs if run[key] is not None]
-            cells.append(f"{statistics.median(known):.0f}" if known else "–")
-        cells.append(" ".join(f"{100 * run['success_rate']:.0f}" for run in runs))
-        for key in ("first_success_cpu", "cpu"):
-            pairs = [(own[key], run[key]) for own, run in zip(rows["ours"], runs, strict=True)]
-            ratios = [own / other for own, other in pairs if own is not None and other is not None]
-            cells.append(f"{statistics.median(ratios):.2f}" if ratios else "–")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def main() -> None:
