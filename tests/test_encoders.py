@@ -386,6 +386,17 @@ def test_hugging_face_folders(
         encoder.embed_texts(SENTENCES)
 
 
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_hugging_face_encoders_on_two_devices(
+    hugging_face_folder: Callable[[str], Path], frames_of: Callable[..., np.ndarray], family: str
+) -> None:
+    one = load_encoder(f"hf:{hugging_face_folder(family)}", device="cpu", batch_size=2)
+    two: Any = load_encoder(f"hf:{hugging_face_folder(family)}", device="cpu:0,cpu:1", batch_size=2)
+    np.testing.assert_array_equal(two.embed_frames(frames_of(5)), one.embed_frames(frames_of(5)), strict=True)
+    np.testing.assert_array_equal(two.embed_texts(SENTENCES), one.embed_texts(SENTENCES))
+    assert isinstance(two._copies[0]._model.text_model, torch.nn.Identity), "one text tower is enough"
+
+
 def test_a_hugging_face_model_without_two_towers_is_refused(tmp_path: Path) -> None:
     import transformers
 

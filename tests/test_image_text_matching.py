@@ -127,6 +127,13 @@ def test_rewards_are_the_models_probabilities(folder: Path, frames_of: Callable[
     assert not np.allclose(rewards, other, atol=1e-4), "and so are sentences"
 
 
+def test_two_devices_reward_as_one_does(folder: Path, frames_of: Callable[..., np.ndarray]) -> None:
+    one = ImageTextMatchingReward((GOAL, "the cloth is folded"), str(folder), batch_size=2, device="cpu")
+    two = ImageTextMatchingReward((GOAL, "the cloth is folded"), str(folder), batch_size=2, device="cpu:0,cpu:1")
+    for count in (0, 1, 7):
+        np.testing.assert_array_equal(two(frames_of(count)), one(frames_of(count)), strict=True)
+
+
 def test_a_run_learns_from_it(folder: Path, train_run: Callable[..., Path]) -> None:
     reward = "reward={kind: image_text_matching, model: " + str(folder) + "}"
     run = train_run("cartpole", reward, *TINY, "goal=a straight rope")

@@ -90,7 +90,7 @@ def test_the_dry_run_tells_what_evaluation_takes(sightline: Any) -> None:
 
 @pytest.mark.parametrize("fast", [torch.bfloat16, torch.float32])
 def test_a_run_says_what_its_encoders_compute_in(monkeypatch: pytest.MonkeyPatch, fast: torch.dtype) -> None:
-    monkeypatch.setattr(precision, "fast_dtype", lambda device: fast)
+    monkeypatch.setattr(precision, "fast_dtype", lambda *devices: fast)
     name = str(fast).removeprefix("torch.")
 
     def dtype_of(*overrides: str) -> dict[str, Any]:
@@ -98,6 +98,7 @@ def test_a_run_says_what_its_encoders_compute_in(monkeypatch: pytest.MonkeyPatch
         return reward
 
     assert dtype_of()["dtype"] == name
+    assert dtype_of("reward.device=cpu:0,cpu:1")["dtype"] == name
     assert dtype_of("reward.dtype=float16")["dtype"] == "float16"
     assert dtype_of("reward.kind=learned")["model"]["dtype"] == name
     terms = "reward.terms=[{weight: 1, reward: {kind: zero_shot}}, {weight: 1, reward: {kind: ground_truth}}]"

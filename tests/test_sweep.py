@@ -177,6 +177,31 @@ def test_a_failing_cell_ends_no_other(tmp_path: Path) -> None:
     assert "2 of 4 cells are done already" in said
 
 
+def test_runs_at_the_same_time_are_numbered(tmp_path: Path) -> None:
+    """By which they take different GPUs: a run that ends frees its number."""
+    slot = """
+import json, os, sys, time
+from pathlib import Path
+path, recipe, done = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+(path.parent / f"slot-{path.name}").write_text(os.environ["SIGHTLINE_SLOT"])
+while path.name == "seed=0" and not done.exists():
+    time.sleep(0.02)
+path.mkdir()
+(path / "recipe.yaml").write_text(recipe)
+(path / "result.json").write_text(json.dumps({"format": 1, "episodes": 0, "errors": 0}))
+"""
+
+    def command(cell: GridCell, resume: bool) -> list[str]:
+        recipe = yaml.safe_dump({"format": 1, **cell.recipe.model_dump(mode="json")})
+        # The first waits for the last, which so shares its machine with all others.
+        last = tmp_path / "sweep" / "slot-seed=3"
+        return [sys.executable, "-I", "-S", "-c", slot, str(cell.path), recipe, str(last)]
+
+    assert carry_out(planned(tmp_path / "sweep", "seed=0..3"), 2, lambda line: None, command) == {}
+    slots = [(tmp_path / "sweep" / f"slot-seed={seed}").read_text() for seed in range(4)]
+    assert slots == ["0", "1", "1", "1"]
+
+
 def test_a_process_that_torchrun_stops_is_not_the_reason(tmp_path: Path) -> None:
     """When one process of a cell has failed, torchrun ends the others, which say so."""
     plan = planned(tmp_path / "sweep", "seed=0..1")

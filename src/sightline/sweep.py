@@ -35,7 +35,7 @@ from sightline.config.loading import is_stream, load_recipe, parse_override
 from sightline.config.recipe import Recipe
 from sightline.errors import BadInput, Damaged
 from sightline.evaluation.episode_stats import describe
-from sightline.models.device import available_cores
+from sightline.models.device import SLOT, available_cores
 from sightline.reports.comparison import SWEEP
 from sightline.reports.pages import duration, read_mapping, read_text
 from sightline.runs.files import read_document, write_document
@@ -450,6 +450,7 @@ class _Sweeping:
     Attributes:
         waiting: cells to start.
         running: cells with their processes.
+        slots: name of a running cell -> its number among those that run at the same time.
         foreign: cells that processes of others are writing, such as those of a sweep that was killed.
         failures: name of a cell -> why it has no result.
     """
@@ -460,6 +461,7 @@ class _Sweeping:
     command: Command
     waiting: deque[GridCell] = field(default_factory=deque)
     running: dict[str, tuple[GridCell, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
     foreign: dict[str, GridCell] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     done_before: int = 0
@@ -481,6 +483,9 @@ class _Sweeping:
             return
         environment = os.environ | SAFE
         environment.setdefault("OMP_NUM_THREADS", str(cell.recipe.threads))
+        # The lowest free number, by which a run finds a GPU that the others leave alone.
+        slot = min(set(range(self.processes)) - set(self.slots.values()))
+        environment[SLOT] = str(slot)
         with self._log(cell).open("wb") as log:
             # In a session of its own, so that Ctrl-C reaches this process alone, which passes it on once: the second
             # one would keep a run from saving.
@@ -493,6 +498,7 @@ class _Sweeping:
                 start_new_session=True,
             )
         self.running[cell.name] = (cell, process)
+        self.slots[cell.name] = slot
 
     def collect(self) -> None:
         """Take the cells that have ended."""
@@ -501,6 +507,7 @@ class _Sweeping:
             if code is None:
                 continue
             del self.running[name]
+            del self.slots[name]
             if code == 0 and cell.finished:
                 self._finish(cell)
             else:

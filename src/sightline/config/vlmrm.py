@@ -85,7 +85,7 @@ COUNTERPARTS: dict[str, Counterpart] = {
     "rl.n_steps": Counterpart("steps", value=_same),
     "rl.n_envs_per_worker": Counterpart("envs", "all environments together", _same),
     "rl.n_envs": Counterpart("envs", value=_same),
-    **dict.fromkeys(("rl.n_workers", "rl.device_ids"), Counterpart("reward.device", "one encoder scores all frames")),
+    **dict.fromkeys(("rl.n_workers", "rl.device_ids"), Counterpart("reward.device", "cuda:all, or a list of GPUs")),
     "rl.episode_length": Counterpart("episode_steps", value=_same),
     "rl.learning_starts": Counterpart("learner.learning_starts", value=_same),
     "rl.train_freq": Counterpart("learner.chunk", "vector steps, which need not be whole episodes", _same),

@@ -6,7 +6,7 @@ from typing import Any
 
 from sightline.config.basics import Strict
 from sightline.config.recipe import ControlRecipe
-from sightline.models.device import choose_device, fast_dtype
+from sightline.models.device import choose_devices, fast_dtype
 
 
 def with_dtypes(recipe: ControlRecipe) -> ControlRecipe:
@@ -32,5 +32,5 @@ def _resolved(block: Strict, device: str = "auto") -> Strict:
         elif isinstance(value, tuple) and any(isinstance(part, Strict) for part in value):
             changes[name] = tuple(_resolved(part, device) for part in value)
     if "encoder" in values and values.get("dtype") == "auto":
-        changes["dtype"] = str(fast_dtype(choose_device(device))).removeprefix("torch.")
+        changes["dtype"] = str(fast_dtype(*choose_devices(device))).removeprefix("torch.")
     return block.model_copy(update=changes)

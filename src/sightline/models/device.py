@@ -143,10 +143,53 @@ def random_states_kept() -> Iterator[None]:
 
 
 def choose_device(name: str) -> torch.device:
-    """Choose a torch device by name; `auto` is the first available of CUDA, MPS and CPU.
+    """Choose one torch device by name; see `choose_devices`.
 
     Raises:
-        BadInput: the device is not available on this machine.
+        BadInput: the device is not available on this machine, or the name stands for several.
+    """
+    devices = choose_devices(name)
+    if "," in str(name) or str(name).endswith(ALL):
+        raise BadInput(
+            f"device={name} names several devices, and only the encoders of rewards are spread over several "
+            "(reward.device); say one, such as cuda:0"
+        )
+    return devices[0]
+
+
+ALL = ":all"
+"""End of a name that stands for all devices of a kind."""
+
+
+def choose_devices(names: str) -> tuple[torch.device, ...]:
+    """Choose torch devices by name.
+
+    Args:
+        names: `auto`, which is the first available of CUDA, MPS and CPU; a device of torch's, such as `cpu`, `cuda` or
+            `cuda:1`; `cuda:all`, which is each GPU; or several devices of one kind, separated by commas. `auto` and
+            `cuda` are a process's own GPU where torchrun has started it.
+
+    Raises:
+        BadInput: a device is not available on this machine, or stands there twice, or they are of different kinds.
+    """
+    devices: list[torch.device] = []
+    for name in str(names).split(","):
+        devices += _devices_of(name.strip())
+    places = [(device.type, device.index or 0) for device in devices]
+    for place in places:
+        if places.count(place) > 1:
+            raise BadInput(f"device={names} names {place[0]}:{place[1]} twice; name each device once")
+    # Rewards would depend on which device was free: each kind rounds in its own way.
+    if len({device.type for device in devices}) > 1:
+        raise BadInput(f"device={names} mixes kinds of devices, which round differently; say those of one kind")
+    return tuple(devices)
+
+
+def _devices_of(name: str) -> list[torch.device]:
+    """The devices of one name, each tried out.
+
+    Raises:
+        BadInput: there is none, or it cannot be used.
     """
     import torch
 
@@ -156,28 +199,74 @@ def choose_device(name: str) -> torch.device:
             name = "cuda"
         elif torch.backends.mps.is_available():
             name = "mps"
+    gpus = torch.cuda.device_count()
     try:
-        # CUDA devices can be named where there are none; allocating on one is the test.
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError, TypeError) as error:
-        raise BadInput(f"device '{name}' is not available here; use device=auto or device=cpu") from error
-    return device
+        if name == f"cuda{ALL}":
+            devices = [torch.device("cuda", index) for index in range(max(gpus, 1))]
+        elif name == "cuda" and gpus:
+            # With its number: the current GPU is another one in each thread.
+            devices = [torch.device("cuda", own_gpu())]
+        else:
+            devices = [torch.device(name)]
+        # CUDA devices can be named where there are none; computing on one is the test.
+        for device in devices:
+            torch.zeros(1, device=device).item()
+    except (AssertionError, RuntimeError) as error:
+        raise BadInput(f"device '{name}' is not available here: {_why_not(name, gpus, error)}") from error
+    return devices
 
 
-def fast_dtype(device: torch.device) -> torch.dtype:
-    """Fastest safe dtype of a device: bfloat16 if the hardware supports it (float32's range, 8 bits of precision)."""
+SLOT = "SIGHTLINE_SLOT"
+"""Environment variable by which a sweep numbers the runs that it carries out at the same time, from 0."""
+
+
+def own_gpu() -> int:
+    """Number of this process's GPU: processes that torchrun or a sweep has started take one after the other; any other
+    process has its current one."""
     import torch
 
-    is_supported = False
+    if "LOCAL_RANK" not in os.environ and SLOT not in os.environ:
+        return torch.cuda.current_device()
+    slot = int(os.environ.get(SLOT, "0"))
+    processes_of_a_run = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    place = int(os.environ.get("LOCAL_RANK", "0"))
+    # Some launchers show each process a single GPU, its own.
+    return (slot * processes_of_a_run + place) % torch.cuda.device_count()
+
+
+def _why_not(name: str, gpus: int, error: Exception) -> str:
+    """Why a device cannot be used, and what to say instead."""
+    kind, colon, number = name.partition(":")
+    if kind != "cuda" or not (number.isdecimal() or number == "all" or not colon):
+        return "say auto, cpu, cuda, cuda:1, cuda:all, or several, as in cuda:0,cuda:1"
+    if not gpus:
+        return "torch sees no GPU ('sightline doctor' tells what it sees); use device=auto or device=cpu"
+    if number.isdecimal() and int(number) >= gpus:
+        return f"torch sees {gpus} GPU{'s' if gpus > 1 else ''}, counted from cuda:0; use device=auto"
+    reason = " ".join(str(error).split())[:200]
+    return f"{reason}; use another one, or device=cpu"
+
+
+def fast_dtype(*devices: torch.device) -> torch.dtype:
+    """Fastest safe dtype of devices: bfloat16 if the hardware of all supports it (float32's range, 8 bits of
+    precision)."""
+    import torch
+
+    return torch.bfloat16 if all(map(_has_bfloat16, devices)) else torch.float32
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    import torch
+
     if device.type == "cuda":
-        is_supported = torch.cuda.is_bf16_supported()
-    elif device.type == "cpu":
-        capabilities: Mapping[str, object] = {}
-        with contextlib.suppress(AttributeError):  # torch tells it since 2.7
-            capabilities = torch.cpu.get_capabilities()
-        is_supported = bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    return torch.bfloat16 if is_supported else torch.float32
+        with torch.cuda.device(device):
+            return bool(torch.cuda.is_bf16_supported())
+    if device.type != "cpu":
+        return False
+    capabilities: Mapping[str, object] = {}
+    with contextlib.suppress(AttributeError):  # torch tells it since 2.7
+        capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def dtype_for(dtype: str, device: torch.device) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -16,6 +17,7 @@ from sightline.models.encoder_files import BUNDLED, encoder_folder
 from sightline.models.familiarity import EARLY_LAYER, TaughtPictures
 from sightline.models.hub import means_folder
 from sightline.models.sentences import check_length, words_of
+from sightline.models.sharing_out import shared_out
 from sightline.models.shrinking import Shrinker, equal_inputs
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ class TowerPair:
     image_size: int
     aspect: Aspect
     _batch_size: int
+    _device: torch.device
+    _copies: tuple[TowerPair, ...] = ()
+    """Copies of the image tower on further devices."""
     _context_length: int
     """Tokens of a sentence that the text tower reads, special ones included."""
     _resample: int
@@ -117,20 +122,39 @@ class TowerPair:
         None if it cuts nothing off."""
         raise NotImplementedError
 
-    def embed_frames(self, frames: np.ndarray) -> np.ndarray:
-        import torch
+    def spread(self, devices: Sequence[torch.device]) -> None:
+        """Share frames out among further devices, each of which gets a copy of the image tower."""
+        copies = []
+        for device in devices:
+            tower = copy.copy(self)
+            tower.take_to(device)
+            copies.append(tower)
+        self._copies = tuple(copies)
 
+    def take_to(self, device: torch.device) -> None:
+        """Replace the image tower by a copy on another device, and give up the text tower."""
+        raise NotImplementedError
+
+    def embed_frames(self, frames: np.ndarray) -> np.ndarray:
+        return self._embed_on([self, *self._copies], frames)
+
+    def _embed_on(self, towers: Sequence[TowerPair], frames: np.ndarray) -> np.ndarray:
         if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
             raise ValueError(f"frames must be uint8[N, H, W, 3], not {frames.dtype}{list(frames.shape)}")
-        batches = []
-        with torch.inference_mode():
-            for start in range(0, len(frames), self._batch_size):
-                embeddings = self._image_tower(frames[start : start + self._batch_size])
-                # Normalised in float32, whatever the towers compute in.
-                batches.append(torch.nn.functional.normalize(embeddings.float(), dim=-1).cpu().numpy())
+        # The same batches on however many devices: the rounding of a product depends on their size.
+        batches = [frames[start : start + self._batch_size] for start in range(0, len(frames), self._batch_size)]
         if not batches:
             return np.empty((0, self._dim()), np.float32)
-        return np.concatenate(batches)
+        return np.concatenate(shared_out(TowerPair._embed_batch, towers, batches))
+
+    def _embed_batch(self, frames: np.ndarray) -> np.ndarray:
+        import torch
+
+        # In each thread anew: the mode is a thread's own.
+        with torch.inference_mode():
+            embeddings = self._image_tower(frames)
+            # Normalised in float32, whatever the towers compute in.
+            return torch.nn.functional.normalize(embeddings.float(), dim=-1).cpu().numpy()
 
     def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
         import torch
@@ -139,6 +163,12 @@ class TowerPair:
         with torch.inference_mode():
             embeddings = self._text_tower(list(sentences))
             return torch.nn.functional.normalize(embeddings.float(), dim=-1).cpu().numpy()
+
+    def unknown_words(self, sentences: Sequence[str]) -> list[str]:
+        raise NotImplementedError
+
+    def free_text_tower(self) -> None:
+        raise NotImplementedError
 
     def _dim(self) -> int:
         black = np.zeros((1, 8, 8, 3), np.uint8)
@@ -190,6 +220,13 @@ class OpenClipFormat(TowerPair):
         if name in BUNDLED or name.startswith("local-dir:"):
             self._taught_pictures = TaughtPictures.load(encoder_folder(name))
 
+    def take_to(self, device: torch.device) -> None:
+        self._device = device
+        self._visual = copy.deepcopy(self._visual).to(device)
+        self._mean = self._mean.to(device)
+        self._std = self._std.to(device)
+        self.free_text_tower()
+
     def unfamiliarity(self, frames: np.ndarray) -> np.ndarray | None:
         """How far frames are from the pictures that the encoder was taught: uint8[N, H, W, 3] -> float64[N], where 1 is
         farther than nearly all of those. None where its folder does not say."""
@@ -211,7 +248,7 @@ class OpenClipFormat(TowerPair):
         # The layer's output is caught on its way: the tower itself gives the embedding only.
         handle = self._visual.get_submodule(EARLY_LAYER).register_forward_hook(average)
         try:
-            embeddings = self.embed_frames(frames)
+            embeddings = self._embed_on([self], frames)
         finally:
             handle.remove()
         return np.concatenate([np.concatenate(channels), embeddings], axis=1)

@@ -7,18 +7,21 @@ is imported only for its own encoders.
 from __future__ import annotations
 
 import re
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from sightline.config.basics import Aspect
 from sightline.config.blocks import Dtype
 from sightline.errors import BadInput
-from sightline.models.device import choose_device, dtype_for
-from sightline.models.encoder_base import Encoder
+from sightline.models.device import choose_devices, dtype_for
+from sightline.models.encoder_base import Encoder, TowerPair
 from sightline.models.encoder_files import BUNDLED
 from sightline.models.hub import means_folder, quiet_hub
 from sightline.requirements import keep_llvms_apart
+
+if TYPE_CHECKING:
+    import torch
 
 
 def load_encoder(
@@ -30,7 +33,8 @@ def load_encoder(
         name: `bundled` or `bundled-deformables`; `Architecture/tag` of open_clip, e.g.
             `ViT-B-32/laion2b_s34b_b79k`; `hf:owner/name` or `hf:/folder` for Hugging Face's CLIP, SigLIP and SigLIP 2;
             `local-dir:/folder` in open_clip's format.
-        device: a torch device, or `auto` for the first available of CUDA, MPS and CPU.
+        device: a torch device, `auto` for the first available of CUDA, MPS and CPU, `cuda:all`, or several devices
+            separated by commas, among which the frames are shared out; see `choose_devices`.
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for bfloat16 on CUDA and float32 elsewhere.
         batch_size: frames per forward pass.
         aspect: what becomes of frames that are not square; see `Aspect`.
@@ -47,8 +51,14 @@ def load_encoder(
             raise BadInput(f"{key} must be one of {', '.join(choices)}, not {value!r:.80}")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
-    torch_device = choose_device(device)
-    torch_dtype = dtype_for(dtype, torch_device)
+    first, *others = choose_devices(device)
+    encoder = _load(name, first, dtype_for(dtype, first), int(batch_size), aspect)
+    encoder.spread(others)
+    return encoder
+
+
+def _load(name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect) -> TowerPair:
+    """An encoder on one device."""
     # Each branch imports only its own library: open_clip and transformers take seconds.
     if name.startswith("hf:"):
         source = name.removeprefix("hf:")
@@ -57,15 +67,15 @@ def load_encoder(
         with quiet_hub(offline=means_folder(source)):
             from sightline.models.hugging_face_encoder import HuggingFaceEncoder
 
-            return HuggingFaceEncoder(name, torch_device, torch_dtype, batch_size, aspect)
+            return HuggingFaceEncoder(name, device, dtype, batch_size, aspect)
     if name in BUNDLED:
         from sightline.models.bundled_encoder import BundledEncoder
 
-        return BundledEncoder(name, torch_device, torch_dtype, batch_size, aspect)
+        return BundledEncoder(name, device, dtype, batch_size, aspect)
     with quiet_hub(offline=name.startswith("local-dir:")):
         from sightline.models.open_clip_encoder import OpenClipEncoder
 
-        return OpenClipEncoder(name, torch_device, torch_dtype, batch_size, aspect)
+        return OpenClipEncoder(name, device, dtype, batch_size, aspect)
 
 
 def warn_of_cropping(encoder: Encoder, height: int, width: int, key: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,18 @@ class HuggingFaceEncoder(TowerPair):
 
         self._model.text_model = torch.nn.Identity()
         self._has_text_tower = False
+
+    def take_to(self, device: torch.device) -> None:
+        import torch
+
+        self._device = device
+        self._has_text_tower = False
+        # Taken out of the whole model while it is copied, and put back.
+        whole = self._model
+        text_tower = whole.text_model
+        whole.text_model = torch.nn.Identity()
+        self._model = copy.deepcopy(whole).to(device)
+        whole.text_model = text_tower
 
     def _resize_and_crop_sides(self) -> tuple[int | None, int]:
         images = self._processor.image_processor

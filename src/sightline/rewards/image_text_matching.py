@@ -8,6 +8,7 @@ RL-VLM-F (Wang et al., ICML 2024).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,11 +19,12 @@ from pydantic import PositiveInt
 from sightline.config.basics import check_words
 from sightline.config.blocks import Dtype
 from sightline.errors import BadInput
-from sightline.models.device import choose_device, dtype_for
+from sightline.models.device import choose_devices, dtype_for
 from sightline.models.encoder_base import cannot_load
 from sightline.models.hub import means_folder, quiet_hub
 from sightline.models.hugging_face_encoder import image_processor_size, writeable
 from sightline.models.sentences import check_length, token_limit
+from sightline.models.sharing_out import shared_out
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
@@ -43,6 +45,7 @@ class ImageTextMatchingConfig(RewardConfig):
     batch_size: PositiveInt = 32
     """Frames per forward pass."""
     device: str = "auto"
+    """A device, or several among which the frames are shared out, as of `zero_shot`."""
     dtype: Dtype = "auto"
 
     @property
@@ -96,14 +99,18 @@ class ImageTextMatchingReward(RewardModel):
             check_words(self.goal, (), None)
         except ValueError as error:
             raise BadInput(str(error)) from error
-        self._device = choose_device(device)
+        first, *others = choose_devices(device)
         self._batch_size = batch_size
-        self._dtype = dtype_for(dtype, self._device)
+        self._dtype = dtype_for(dtype, first)
         with quiet_hub(offline=means_folder(model)):
-            self._model, self._processor = _loaded(model, self._dtype)
-        self._model.to(self._device).eval().requires_grad_(False)
+            loaded, self._processor = _loaded(model, self._dtype)
+        loaded.to(first).eval().requires_grad_(False)
+        # Each with a processor of its own: tokenizers do not bear two threads at once.
+        self._copies = [(loaded, self._processor)]
+        for other in others:
+            self._copies.append((copy.deepcopy(loaded).to(other), copy.deepcopy(self._processor)))
         tokenizer = self._processor.tokenizer
-        config = self._model.config
+        config = loaded.config
         text_config = config.text_config if config.model_type == "blip" else config.qformer_config
         limit = token_limit(tokenizer, getattr(text_config, "max_position_embeddings", None))
         check_length(
@@ -119,12 +126,9 @@ class ImageTextMatchingReward(RewardModel):
         assert clip.frames is not None, "a model that needs frames is given frames"
         frames = to_numpy(clip.frames)
         frames = frames.reshape(-1, *frames.shape[-3:])
-        probabilities = []
-        for start in range(0, len(frames), self._batch_size):
-            batch = frames[start : start + self._batch_size]
-            of_sentences = [self._match_probabilities(batch, sentence) for sentence in self.goal]
-            probabilities.append(np.mean(of_sentences, axis=0))
-        return np.concatenate(probabilities).astype(np.float32).reshape(clip.shape)
+        batches = [frames[start : start + self._batch_size] for start in range(0, len(frames), self._batch_size)]
+        probabilities = shared_out(self._probabilities, self._copies, batches)
+        return np.concatenate([np.zeros(0), *probabilities]).astype(np.float32).reshape(clip.shape)
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         """Frames as small as the processor makes them."""
@@ -142,21 +146,26 @@ class ImageTextMatchingReward(RewardModel):
             lambda full, small: equal_inputs(read(full), read(small)),
         )
 
-    def _match_probabilities(self, frames: np.ndarray, sentence: str) -> np.ndarray:
+    def _probabilities(self, model_and_processor: tuple[Any, Any], frames: np.ndarray) -> np.ndarray:
+        """float32[N], the mean over the goal's sentences."""
+        of_sentences = [self._match_probabilities(*model_and_processor, frames, sentence) for sentence in self.goal]
+        return np.asarray(np.mean(of_sentences, axis=0))
+
+    def _match_probabilities(self, model: Any, processor: Any, frames: np.ndarray, sentence: str) -> np.ndarray:
         """float32[N], how probable it is that a sentence is true of each frame."""
         import torch
 
         pictures = list(writeable(frames))
         sentences = [sentence] * len(pictures)
-        inputs = self._processor(images=pictures, text=sentences, return_tensors="pt", truncation=True)
-        inputs = {name: value.to(self._device) for name, value in inputs.items()}
+        inputs = processor(images=pictures, text=sentences, return_tensors="pt", truncation=True)
+        inputs = {name: value.to(model.device) for name, value in inputs.items()}
         # One layout in memory, whatever the processor had to do: convolutions round by it.
         inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype).contiguous()
         with torch.inference_mode():
-            if self._model.config.model_type == "blip-2":
-                logits = self._model(**inputs, use_image_text_matching_head=True).logits_per_image
+            if model.config.model_type == "blip-2":
+                logits = model(**inputs, use_image_text_matching_head=True).logits_per_image
             else:
-                logits = self._model(**inputs, use_itm_head=True).itm_score
+                logits = model(**inputs, use_itm_head=True).itm_score
             return to_numpy(logits.float().softmax(dim=1)[:, MATCH])
 
 

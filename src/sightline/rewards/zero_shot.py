@@ -52,6 +52,8 @@ class ZeroShotConfig(RewardConfig):
     batch_size: PositiveInt = 128
     """Frames per forward pass of the image tower."""
     device: str = "auto"
+    """`auto`, a device such as `cpu` or `cuda:1`, `cuda:all` for every GPU, or several separated by commas, among which
+    the frames are shared out."""
     dtype: Dtype = "auto"
     """What the encoder computes in; `auto`: bfloat16 where the GPU or the processor is made for it, else float32. A run
     keeps what it began with."""

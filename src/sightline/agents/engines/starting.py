@@ -8,6 +8,7 @@ from typing import Literal
 
 from sightline.agents.engines.engine import Engine, SingleProcess
 from sightline.errors import BadInput
+from sightline.models.device import own_gpu
 
 PATIENCE = timedelta(hours=6)
 """Timeout of collectives: one process may evaluate the model for hours while the others wait. If one dies, torchrun
@@ -65,5 +66,5 @@ def _join(device: str) -> None:
                 f"start with torchrun --nproc-per-node {max(gpus, 1)}, or say device=cpu"
             )
         # The current device: nccl and tensors on plain "cuda" take it.
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(own_gpu())
     dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from sightline.errors import BadInput
-from sightline.models.device import choose_device, fast_dtype
+from sightline.models.device import choose_devices, fast_dtype
 from sightline.models.encoder_base import Encoder
 from sightline.models.shrinking import Shrink, Shrinker
 from sightline.rewards.base import Clip, RewardModel, to_numpy
@@ -214,7 +214,7 @@ class EnsembleReward(LearnedReward):
         fitting: how many members there are, and how they are fitted.
         bounded: whether their outputs are from 0 to 1, as for ratings and scores, or any numbers.
         seed: of the networks' first weights.
-        device: where they are.
+        device: where they are; of several, the first.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class EnsembleReward(LearnedReward):
         self.fitting = fitting or FittingConfig()
         self.bounded = bounded
         self.seed = seed
-        self.device = choose_device(device)
+        self.device = choose_devices(device)[0]
         self.reset_weights()
 
     def settings(self) -> dict[str, Any]:

@@ -1,0 +1,264 @@
+"""Devices by name, and frames that are shared out among several of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sightline.errors import BadInput
+from sightline.models.device import choose_device, choose_devices
+from sightline.models.encoders import load_encoder
+from sightline.models.sharing_out import shared_out
+from sightline.rewards.zero_shot import ZeroShotReward
+
+PATIENCE = 60
+"""Seconds after which a test gives up waiting for another thread."""
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """`gpus(2)`: torch sees so many GPUs, on which nothing can be computed in truth."""
+
+    for key in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "SIGHTLINE_SLOT"):
+        monkeypatch.delenv(key, raising=False)
+
+    def pretend(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        zeros = torch.zeros
+
+        def try_out(size: int, device: torch.device) -> torch.Tensor:
+            if device.type == "cuda":
+                if (device.index or 0) >= count:
+                    raise RuntimeError("CUDA error: invalid device ordinal")
+                return zeros(size)
+            return zeros(size, device=device)
+
+        monkeypatch.setattr(torch, "zeros", try_out)
+
+    return pretend
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def names_of(devices: Sequence[torch.device]) -> list[str]:
+    return [str(device) for device in devices]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("auto", ["cuda:0"]),
+        ("cuda", ["cuda:0"]),
+        ("cuda:1", ["cuda:1"]),
+        ("cuda:all", ["cuda:0", "cuda:1", "cuda:2"]),
+        ("cuda:2, cuda:0", ["cuda:2", "cuda:0"]),
+        ("cpu:0,cpu:1", ["cpu:0", "cpu:1"]),
+    ],
+)
+def test_devices_by_name(gpus: Callable[[int], None], names: str, expected: list[str]) -> None:
+    gpus(3)
+    assert names_of(choose_devices(names)) == expected
+
+
+def test_without_a_gpu_auto_is_the_cpu(gpus: Callable[[int], None]) -> None:
+    gpus(0)
+    assert names_of(choose_devices("auto")) == ["cpu"]
+
+
+@pytest.mark.parametrize("names", ["auto", "cuda"])
+@pytest.mark.parametrize(
+    ("count", "environment", "expected"),
+    [
+        (3, {"LOCAL_RANK": "2"}, "cuda:2"),
+        # A launcher may show each process a single GPU, which is counted from 0.
+        (1, {"LOCAL_RANK": "2"}, "cuda:0"),
+        (3, {"SIGHTLINE_SLOT": "1"}, "cuda:1"),
+        (3, {"SIGHTLINE_SLOT": "4"}, "cuda:1"),
+        (8, {"SIGHTLINE_SLOT": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}, "cuda:5"),
+    ],
+)
+def test_each_process_of_torchrun_and_of_a_sweep_takes_its_own_gpu(
+    gpus: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    names: str,
+    count: int,
+    environment: dict[str, str],
+    expected: str,
+) -> None:
+    gpus(count)
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    assert names_of(choose_devices(names)) == [expected]
+    assert names_of(choose_devices("cuda:all")) == [f"cuda:{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "names", "line"),
+    [
+        (0, "cuda", "device 'cuda' is not available here: torch sees no GPU"),
+        (0, "cuda:all", "device 'cuda:all' is not available here: torch sees no GPU"),
+        (1, "cuda:1", "device 'cuda:1' is not available here: torch sees 1 GPU, counted from cuda:0"),
+        (2, "cuda:7", "device 'cuda:7' is not available here: torch sees 2 GPUs, counted from cuda:0"),
+        (2, "cuda:0,cuda:7", "device 'cuda:7' is not available here: torch sees 2 GPUs"),
+        (2, "gpu", "device 'gpu' is not available here: say auto, cpu, cuda, cuda:1, cuda:all, or several, as in"),
+        (2, "cuda:0,gpu", "device 'gpu' is not available here: say auto"),
+        (2, "cuda:", "device 'cuda:' is not available here: say auto"),
+        (2, "cuda:one", "device 'cuda:one' is not available here: say auto"),
+        (2, "", "device '' is not available here: say auto"),
+        (2, "meta", "device 'meta' is not available here: say auto"),
+        (2, "cuda:1,cuda:1", "names cuda:1 twice; name each device once"),
+        (2, "cuda,cuda:0", "names cuda:0 twice"),
+        (2, "cpu,cpu:0", "names cpu:0 twice"),
+        (2, "cpu,cuda:0", "device=cpu,cuda:0 mixes kinds of devices"),
+    ],
+)
+def test_bad_names_are_refused_in_one_line(gpus: Callable[[int], None], count: int, names: str, line: str) -> None:
+    gpus(count)
+    with pytest.raises(BadInput) as caught:
+        choose_devices(names)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_that_is_full_says_so(gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(2)
+
+    def full(*_: Any, **__: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 MiB.")
+
+    monkeypatch.setattr(torch, "zeros", full)
+    with pytest.raises(BadInput, match=r"^device 'cuda:1' is not available here: CUDA out of memory\. Tried"):
+        choose_devices("cuda:1")
+
+
+@pytest.mark.parametrize("names", ["cuda:0,cuda:1", "cuda:all"])
+def test_what_runs_on_one_device_refuses_several(gpus: Callable[[int], None], names: str) -> None:
+    gpus(2)
+    with pytest.raises(BadInput, match=f"^device={names} names several devices, and only the encoders"):
+        choose_device(names)
+
+
+# -- blocks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10])
+def test_results_come_in_the_order_of_the_blocks(count: int) -> None:
+    results = shared_out(lambda worker, block: (block * 10, worker), ["a", "b", "c"], range(count))
+    assert [result for result, _ in results] == [block * 10 for block in range(count)]
+
+
+def test_a_slow_device_takes_fewer_blocks() -> None:
+    others_done = threading.Event()
+    of_fast = []
+
+    def work(worker: str, block: int) -> tuple[str, int]:
+        if worker == "slow":
+            assert others_done.wait(PATIENCE)
+        else:
+            # The fast one goes on until nothing is left but what the slow one has taken.
+            of_fast.append(block)
+            if len(of_fast) == 9:
+                others_done.set()
+        return worker, block
+
+    results = shared_out(work, ["slow", "fast"], range(10))
+    assert [block for _, block in results] == list(range(10))
+    assert [worker for worker, _ in results].count("slow") == 1
+
+
+def test_an_error_on_one_device_ends_the_whole_call() -> None:
+    failed = threading.Event()
+    begun = []
+
+    def work(worker: str, block: int) -> int:
+        begun.append(block)
+        if worker == "broken":
+            failed.set()
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        assert failed.wait(PATIENCE)
+        return block
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        shared_out(work, ["sound", "broken"], range(100))
+    assert len(begun) < 100, "what nobody had begun is left"
+
+
+# -- encoders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["bundled", "open_clip"])
+def name(request: pytest.FixtureRequest, encoder_folder: Callable[[str], Path]) -> str:
+    """Name of an encoder; Hugging Face's are tried in test_encoders."""
+    return "bundled" if request.param == "bundled" else f"local-dir:{encoder_folder('small')}"
+
+
+def test_two_devices_embed_as_one_does(name: str, frames_of: Callable[..., np.ndarray]) -> None:
+    """Bit for bit: none, one, fewer than devices, and numbers that do not divide."""
+    one = load_encoder(name, device="cpu", batch_size=2)
+    two = load_encoder(name, device="cpu:0,cpu:1", batch_size=2)
+    for count in (0, 1, 3, 7):
+        frames = frames_of(count)
+        np.testing.assert_array_equal(two.embed_frames(frames), one.embed_frames(frames), strict=True)
+    np.testing.assert_array_equal(two.embed_texts(["a pole"]), one.embed_texts(["a pole"]))
+    two.free_text_tower()
+    with pytest.raises(RuntimeError, match="freed"):
+        two.embed_texts(["a pole"])
+    assert two.embed_frames(frames_of(3)).shape == one.embed_frames(frames_of(3)).shape
+
+
+def test_each_device_has_an_image_tower_of_its_own(frames_of: Callable[..., np.ndarray]) -> None:
+    """A device that delays gets one batch, the other all the rest; both by weights of their own."""
+    encoder: Any = load_encoder("bundled", device="cpu:0,cpu:1", batch_size=1)
+    expected = encoder.embed_frames(frames_of(6))
+    (further,) = encoder._copies
+    assert further._visual is not encoder._visual and further._device == torch.device("cpu:1")
+    others_done = threading.Event()
+    passes: list[str] = []
+
+    def delay(*_: Any) -> None:
+        passes.append("slow")
+        assert others_done.wait(PATIENCE)
+
+    def count(*_: Any) -> None:
+        passes.append("fast")
+        if passes.count("fast") == 5:
+            others_done.set()
+
+    encoder._visual.register_forward_hook(count)
+    further._visual.register_forward_hook(delay)
+    np.testing.assert_array_equal(encoder.embed_frames(frames_of(6)), expected)
+    assert sorted(passes) == [*["fast"] * 5, "slow"]
+
+
+def test_an_error_on_one_device_is_the_callers(frames_of: Callable[..., np.ndarray]) -> None:
+    encoder: Any = load_encoder("bundled", device="cpu:0,cpu:1", batch_size=1)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    encoder._copies[0]._visual.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="unspecified launch failure"):
+        encoder.embed_frames(frames_of(40))
+
+
+def test_pictures_are_compared_with_the_taught_ones_on_one_device(frames_of: Callable[..., np.ndarray]) -> None:
+    """The hook that catches a layer's output hangs at one tower."""
+    encoder: Any = load_encoder("bundled", device="cpu:0,cpu:1", batch_size=2)
+    alone: Any = load_encoder("bundled", device="cpu", batch_size=2)
+    np.testing.assert_array_equal(encoder.unfamiliarity(frames_of(7)), alone.unfamiliarity(frames_of(7)))
+
+
+def test_a_reward_on_two_devices(frames_of: Callable[..., np.ndarray]) -> None:
+    words = {"goal": "a pole standing upright", "baseline": "a pole", "batch_size": 2, "warn": False}
+    one = ZeroShotReward(**words, device="cpu")
+    two = ZeroShotReward(**words, device="cpu:0,cpu:1")
+    np.testing.assert_array_equal(two(frames_of(5)), one(frames_of(5)))
