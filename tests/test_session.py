@@ -69,3 +69,12 @@ def test_checkpoints_of_earlier_versions_are_refused_in_one_line(sightline: Sigh
     assert "was written by an earlier version and cannot be resumed" in done.err
     assert sightline("evaluate", run, "--episodes", "2").code == 0
     shutil.rmtree(run)
+
+
+def test_the_log_says_which_gpus_draw(sightline: Sightline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.session.drawing_in_words", lambda: "worker processes that draw by EGL …")
+    arguments = ("env=small_envs:Clock", "goal=a clock", *TINY, "learner.algorithm=DQN", "envs=2", "steps=64")
+    for workers, said in (("processes", True), ("inline", False)):
+        done = sightline("train", *arguments, f"workers={workers}", "--run-dir", tmp_path / workers)
+        assert done.code == 0, done.err
+        assert ("worker processes that draw by EGL …" in done.err + done.out) == said

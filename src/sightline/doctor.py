@@ -176,6 +176,7 @@ def _classic_control() -> Check:
 
 def _mujoco_back_end(name: str) -> Check:
     """Try rendering in a process of its own: a missing library can end it."""
+    from sightline.envs.egl import GPU_UNUSED, gpus_here
     from sightline.envs.rendering import is_software  # needs Gymnasium, which may be what is missing
 
     # The variable chooses the back end; it is read as MuJoCo is imported.
@@ -201,7 +202,10 @@ def _mujoco_back_end(name: str) -> Check:
         reason = "there is no display"
     elif "Failed to open display" in process.stderr:
         reason = f"the display {os.environ.get('DISPLAY', '')} cannot be opened"
-    return Check(f"mujoco with {name}", False, reason, f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}")
+    fix = f"on Debian or Ubuntu: apt-get install {_GL_PACKAGES[name]}"
+    if name == "egl" and gpus_here():
+        fix = GPU_UNUSED
+    return Check(f"mujoco with {name}", False, reason, fix)
 
 
 def _version_of_mujoco() -> Check:

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from sightline.config.recipe import Recipe
+from sightline.envs.egl import drawing_in_words
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.video import Film, write_scored_video
@@ -248,6 +249,8 @@ class RunSession:
     def _begin(self) -> None:
         if self._leads:
             self._open_metrics()
+        if self.recipe.workers == "processes" and (line := drawing_in_words()) is not None:
+            self.progress.say(line)
         if self._resumed_from is not None:
             self._restore(self._resumed_from)
             return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
+from sightline.envs.egl import gpus_here
 from sightline.envs.frames import Size
 from sightline.envs.rendering import CONTRADICTION, drawing_advice, prepare_rendering, variables_contradict
 from sightline.errors import RunFailed, reason_of
@@ -103,9 +104,11 @@ class OffscreenRenderer:
                 return mujoco.Renderer(self._model, *self._size)
         except Exception as error:  # every back end fails in its own way
             tried = os.environ.get("MUJOCO_GL") or "(not set)"
+            advice = "; 'sightline doctor' says what works here"
+            if tried == "egl" and gpus_here():
+                advice = drawing_advice(error) or advice
             raise RunFailed(
-                f"there is no OpenGL to draw with, MUJOCO_GL={tried} ({reason_of(error):.90}); "
-                "'sightline doctor' says what works here"
+                f"there is no OpenGL to draw with, MUJOCO_GL={tried} ({reason_of(error):.90}){advice}"
             ) from error
 
     def close(self) -> None:

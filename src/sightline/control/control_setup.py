@@ -18,6 +18,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.learners import check_learner, spaces_in_words
 from sightline.control.noticing import noticed_in
 from sightline.control.resolving import env_maker
+from sightline.envs.egl import GPU_UNUSED, gpus_here
 from sightline.envs.frames import rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import is_software, opengl_context, opengl_renderer
@@ -192,6 +193,8 @@ def _software_opengl(env: gymnasium.Env[Any, Any]) -> str | None:
     if renderer is None or not is_software(renderer) or opengl_context() == before:
         return None
     slow = f"pictures are made by OpenGL in software ({renderer}), which is slow"
+    if gpus_here():
+        return f"{slow}; {GPU_UNUSED}"
     return f"{slow}; on a machine with a GPU, the EGL of its driver is missing"
 
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
+from sightline.envs.egl import drawing_variables
 from sightline.envs.observations import Observations, blank, copied, nearly_same, picked, put, same
 from sightline.envs.stepping import CheckedEnv, EnvDescription, Shrink, close_env
 from sightline.envs.workers import Worker, WorkerDied, end_all, shared_picture
@@ -211,8 +212,8 @@ class FrameVectorEnv:
         if workers == "processes":
             # Before multiprocessing's own clean-up, which would wait for workers for ever.
             atexit.register(self.close)
-            for factory in self._factories:
-                self._hosts.append(Worker(factory))
+            for i in range(self.count):
+                self._hosts.append(self._worker(i))
         else:
             for factory in self._factories:
                 self._hosts.append(_LocalHost(factory))
@@ -228,6 +229,10 @@ class FrameVectorEnv:
             for i in range(self.count):
                 self._share_picture(i)
         return description
+
+    def _worker(self, i: int) -> Worker:
+        """A process for an environment; of several GPUs each draws with one."""
+        return Worker(self._factories[i], drawing_variables(i))
 
     def _share_picture(self, i: int) -> None:
         """Have an environment draw into an array of ours: pictures are large."""
@@ -435,7 +440,7 @@ class FrameVectorEnv:
 
     def _repeat(self, i: int, method: str, args: tuple[Any, ...], error: WorkerDied) -> Any:
         """Start a worker again, with its episode as it was before a call, and repeat the call."""
-        worker = Worker(self._factories[i])
+        worker = self._worker(i)
         self._hosts[i] = worker
         worker.ready()
         self._share_picture(i)

@@ -9,7 +9,9 @@ import os
 import re
 import sys
 
+from sightline.envs.egl import GPU_UNUSED, VARIABLES, drawing_variables, gpus_here
 from sightline.envs.workers import WORKER
+from sightline.errors import BadInput
 from sightline.requirements import keep_llvms_apart
 
 NO_OPENGL = (
@@ -23,8 +25,10 @@ ALONE = (
 CONTRADICTION = (
     "MUJOCO_GL and PYOPENGL_PLATFORM contradict each other: unset PYOPENGL_PLATFORM, or set both to egl or to osmesa"
 )
+WRONG_DEVICE = "unset MUJOCO_EGL_DEVICE_ID and EGL_DEVICE_ID, or set them to the number of a device of EGL, from 0"
 DRAWING_TROUBLE = {
     r"PYOPENGL_PLATFORM": CONTRADICTION,
+    r"EGL_DEVICE_ID": WRONG_DEVICE,
     r"(system|font|mixer|pygame) not initialized|Surface quit|(per|one|same) process": ALONE,
     r"NoSuchDisplay|pyglet": "set PYGLET_HEADLESS=1 before it is imported (it needs EGL: apt-get install libegl1)",
     r"[Vv]ideo device|SDL|[Vv]ideo system": "set SDL_VIDEODRIVER=offscreen before it is imported",
@@ -52,6 +56,8 @@ def drawing_advice(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     for signs, advice in DRAWING_TROUBLE.items():
         if re.search(signs, words):
+            if advice == NO_OPENGL and gpus_here():
+                advice = GPU_UNUSED
             return f"; {advice}"
     return ""
 
@@ -66,6 +72,9 @@ def prepare_rendering(render: bool = True) -> None:
 
     Args:
         render: whether this process will render.
+
+    Raises:
+        BadInput: a variable that names a device holds something else than a number.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # no simulator has to be heard, and most machines have no sound
@@ -80,6 +89,11 @@ def prepare_rendering(render: bool = True) -> None:
     # Our worker processes only simulate, and never load torch; neither do commands that only describe a run.
     if render and multiprocessing.current_process().name != WORKER:
         keep_llvms_apart(load_now="torch" in sys.modules)
+        # Worker processes were told theirs as they began.
+        os.environ.update(drawing_variables())
+    for name in VARIABLES if render else ():
+        if not os.environ.get(name, "0").isdecimal():
+            raise BadInput(f"{name}='{os.environ[name]:.80}' is no number of a device; {WRONG_DEVICE}")
 
 
 def opengl_renderer() -> str | None:

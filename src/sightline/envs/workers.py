@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -57,17 +57,20 @@ class Worker:
 
     Args:
         make: makes the object there; it is sent to the process, so it must be picklable.
+        variables: environment variables that are set there before anything is imported for the object.
 
     Raises:
         BadInput: it is not.
     """
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], variables: Mapping[str, str] | None = None) -> None:
         leave_unguarded_script()
         # Spawned, not forked: OpenGL and torch's threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self._pipe, its_end = context.Pipe()
-        self._process = context.Process(target=_serve, args=(its_end, _packed(make)), name=WORKER)
+        self._process = context.Process(
+            target=_serve, args=(its_end, _packed(make), dict(variables or {})), name=WORKER
+        )
         self._calls = 0
         self._answers = 0
         self._last_answer = time.monotonic()
@@ -292,12 +295,13 @@ def _unpacked(reply: bytes) -> tuple[bool, Any]:
     return succeeded, value
 
 
-def _serve(pipe: Connection, packed: bytes) -> None:
+def _serve(pipe: Connection, packed: bytes, variables: Mapping[str, str]) -> None:
     """Make the object and reply to calls until the pipe is closed."""
     end_with_parent()
     leave_stops_to_parent()
     steady_standard_streams()
     warnings.simplefilter("ignore", SightlineWarning)  # the process that has started this one says the same
+    os.environ.update(variables)
     try:
         served = pickle.loads(packed).fn()
     except BaseException as error:

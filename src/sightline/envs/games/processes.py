@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
+from sightline.envs.egl import drawing_variables
 from sightline.envs.games.contract import Observation
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.envs.stepping import close_env
@@ -27,13 +28,14 @@ class GameProcess:
     Args:
         make: makes one game; it is sent to the process, so it must be picklable.
         step_timeout: seconds that a reset or a step may take; the process of one that takes longer has died.
+        number: of the process, from 0: of several GPUs each draws with one.
 
     Attributes:
         worker: the process.
     """
 
-    def __init__(self, make: MakeGame, step_timeout: float | None = None) -> None:
-        self.worker = Worker(functools.partial(_Games, make))
+    def __init__(self, make: MakeGame, step_timeout: float | None = None, number: int = 0) -> None:
+        self.worker = Worker(functools.partial(_Games, make), drawing_variables(number))
         self._step_timeout = step_timeout
         self._games = 0
 
@@ -158,7 +160,7 @@ class GamePool:
         # Slots are dealt out to the processes in turn.
         process = self._processes[place]
         if process is None or not process.alive:
-            process = GameProcess(self._make, self._step_timeout)
+            process = GameProcess(self._make, self._step_timeout, place)
             self._processes[place] = process
         return process.make()
 
