@@ -120,7 +120,10 @@ def test_preprocessing_of_other_sizes_equals_open_clip(bundled: Any, shape: tupl
     frames = np.random.default_rng(1).integers(0, 256, (2, *shape, 3), np.uint8)
     transform = open_clip_transform(bundled_folder())
     expected = torch.stack([transform(Image.fromarray(frame)) for frame in frames])
-    assert (bundled.preprocess(frames) - expected).abs().max() <= 1e-6
+    exact: Any = load_encoder("bundled", device="cpu", resizing="pillow")
+    assert (exact.preprocess(frames) - expected).abs().max() <= 1e-6
+    # Half a grey level of 255 on average, which the model reads as numbers from -1 to 1.
+    assert (bundled.preprocess(frames) - expected).abs().mean() <= 1 / 255
 
 
 @pytest.mark.parametrize("resize_mode", ["shortest", "squash", "longest"])
@@ -129,7 +132,7 @@ def test_preprocessing_comes_from_the_models_files(
 ) -> None:
     files = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "interpolation": "bilinear", "resize_mode": resize_mode}
     write_open_clip_encoder(tmp_path / "model", SIZES["small"], files)
-    encoder: Any = load_encoder(f"local-dir:{tmp_path / 'model'}", device="cpu")
+    encoder: Any = load_encoder(f"local-dir:{tmp_path / 'model'}", device="cpu", resizing="pillow")
     grey = encoder.preprocess(np.full((1, 16, 16, 3), 51, np.uint8))[0, :, 0, 0]
     np.testing.assert_allclose(grey, (0.2 - np.array(files["mean"])) / np.array(files["std"]), atol=1e-6)
     frames = frames_of(2, 30, 60)
@@ -198,7 +201,7 @@ def test_squashing_equals_open_clips_own(tmp_path: Path, shape: tuple[int, int])
     write_open_clip_encoder(tmp_path / "crops", SIZES["small"], CLIPS_OWN)
     write_open_clip_encoder(tmp_path / "squashes", SIZES["small"], CLIPS_OWN | {"resize_mode": "squash"})
     frames = np.random.default_rng(2).integers(0, 256, (2, *shape, 3), np.uint8)
-    encoder: Any = load_encoder(f"local-dir:{tmp_path / 'crops'}", device="cpu", aspect="squash")
+    encoder: Any = load_encoder(f"local-dir:{tmp_path / 'crops'}", device="cpu", aspect="squash", resizing="pillow")
     transform = open_clip_transform(tmp_path / "squashes")
     expected = torch.stack([transform(Image.fromarray(frame)) for frame in frames])
     assert (encoder.preprocess(frames) - expected).abs().max() <= 1e-6
@@ -272,7 +275,7 @@ def test_local_dir_gives_unit_vectors_equal_to_open_clips(
     import open_clip
 
     folder = encoder_folder(size)
-    encoder = load_encoder(f"local-dir:{folder}", device="cpu", batch_size=3)
+    encoder = load_encoder(f"local-dir:{folder}", device="cpu", batch_size=3, resizing="pillow")
     model, _, transform = open_clip.create_model_and_transforms(f"local-dir:{folder}")
     model.eval()
     frames = frames_of(4)
@@ -620,6 +623,7 @@ def test_a_blank_picture_says_nothing(bundled: Any, held_out: Any) -> None:
         ({"name": None}, "^an encoder is loaded by its name, such as 'bundled', not by NoneType$"),
         ({"dtype": "float99"}, "^dtype must be one of auto, float32, float16, bfloat16, not 'float99'$"),
         ({"aspect": "foo"}, "^aspect must be one of crop, pad, squash, not 'foo'$"),
+        ({"resizing": "foo"}, "^resizing must be one of torch, pillow, not 'foo'$"),
         ({"batch_size": 0}, "^batch_size must be a whole number of frames from 1, not 0$"),
         ({"batch_size": "2"}, "^batch_size must be a whole number of frames from 1, not '2'$"),
         ({"device": None}, "^device 'None' is not available here"),

@@ -25,7 +25,7 @@ from sightline.preferences.pool import SegmentPool, whole_segments
 from sightline.rewards.learned import fitting
 from sightline.rewards.learned.config import CNNConfig, EmbeddingHeadConfig, FittingConfig, ResNetConfig, StatesConfig
 from sightline.rewards.learned.fitting import Examples, Fit
-from sightline.rewards.learned.networks import FrameEnsemble, cnn, resize
+from sightline.rewards.learned.networks import FrameEnsemble, cnn
 from sightline.rewards.learned.reward import (
     BOUND,
     EnsembleReward,
@@ -415,24 +415,6 @@ def test_what_is_kept_of_a_frame(bundled: Any) -> None:
     np.testing.assert_allclose(head.features_of(frames), bundled.embed_frames(frames), atol=1e-3)
     states = made(config_of("states"), (5,), None, 0)
     assert (states.feature_shape, states.needs) == ((5,), {"states"})
-
-
-def test_resizing() -> None:
-    frames = np.random.default_rng(0).integers(0, 255, (2, 8, 12, 3), np.uint8)
-    assert resize(frames, (8, 12)) is not None
-    np.testing.assert_array_equal(resize(frames, (8, 12)), frames)
-    halves = resize(np.repeat(np.repeat(frames, 4, 1), 4, 2), (8, 12))
-    assert halves.dtype == np.uint8
-    assert np.abs(halves[:, 1:-1, 1:-1].astype(int).mean() - frames[:, 1:-1, 1:-1].astype(int).mean()) < 2
-    flat = np.full((1, 30, 50, 3), 77, np.uint8)
-    assert (resize(flat, (9, 11)) == 77).all()
-    assert resize(frames[:0], (4, 4)).shape == (0, 4, 4, 3)
-    left = np.zeros((1, 40, 60, 3), np.uint8)
-    left[:, :, :30, 0] = 200
-    small = resize(left, (10, 16))
-    assert small.shape == (1, 10, 16, 3)
-    assert (small[0, :, :7, 0] == 200).all()
-    assert (small[0, :, 9:] == 0).all()
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------

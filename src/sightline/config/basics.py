@@ -27,6 +27,9 @@ Aspect = Literal["crop", "pad", "squash"]
 """Preprocessing of frames that are not square, before an encoder reads them: `crop` leaves them to the model's own
 transform, which for CLIP cuts off both ends of the longer side (some models squash by themselves); `pad` adds black
 bars; `squash` resizes without keeping the ratio."""
+Resizing = Literal["torch", "pillow"]
+"""Scaling of frames to the size that an encoder reads: `torch` scales many in one call; `pillow` one by one, exactly as
+open_clip does it, which takes five times as long and differs from `torch` by one grey level in a few values."""
 
 
 class Strict(BaseModel):

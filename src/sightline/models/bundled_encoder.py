@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from sightline.config.basics import Aspect
+from sightline.config.basics import Aspect, Resizing
 from sightline.models.encoder_base import OpenClipFormat, cannot_load
 from sightline.models.encoder_files import CONFIG, encoder_folder
+from sightline.models.resizing import resized_by_pillow
 from sightline.models.sentences import words_of
 
 WEIGHTS = "open_clip_model.safetensors"
@@ -210,7 +210,13 @@ class BundledEncoder(OpenClipFormat):
     """
 
     def __init__(
-        self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect = "crop"
+        self,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int,
+        aspect: Aspect = "crop",
+        resizing: Resizing = "torch",
     ) -> None:
         folder = encoder_folder(name)
         try:
@@ -221,7 +227,7 @@ class BundledEncoder(OpenClipFormat):
             raise cannot_load(name, error) from error
         self.image_size = config["model_cfg"]["vision_cfg"]["image_size"]
         self._context_length = config["model_cfg"]["text_cfg"]["context_length"]
-        super().__init__(name, device, dtype, batch_size, aspect, config["preprocess_cfg"], image_tower)
+        super().__init__(name, device, dtype, batch_size, aspect, resizing, config["preprocess_cfg"], image_tower)
         vocabulary = self._tokenizer.get_vocab()
         self._padding = vocabulary["[PAD]"]
         self._unknown = vocabulary["[UNK]"]
@@ -234,9 +240,8 @@ class BundledEncoder(OpenClipFormat):
         encodings = {word: self._tokenizer.encode(word, add_special_tokens=False) for word in words_of(sentences)}
         return [word for word, encoding in encodings.items() if self._unknown in encoding.ids]
 
-    def _resize(self, frame: np.ndarray) -> np.ndarray:
-        size = (self.image_size, self.image_size)
-        return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling(self._resample)))
+    def _resized_exactly(self, frames: np.ndarray) -> np.ndarray:
+        return resized_by_pillow(frames, (self.image_size, self.image_size), self._resample)
 
     def _text_tower(self, sentences: list[str]) -> Tensor:
         if self._text is None:

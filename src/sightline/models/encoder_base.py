@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image
 
-from sightline.config.basics import Aspect
+from sightline.config.basics import Aspect, Resizing
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoder_files import BUNDLED, encoder_folder
 from sightline.models.familiarity import EARLY_LAYER, TaughtPictures
 from sightline.models.hub import means_folder
+from sightline.models.resizing import resized_by_pillow, resized_by_torch, shortest_side_cut
 from sightline.models.sentences import check_length, words_of
 from sightline.models.sharing_out import shared_out
 from sightline.models.shrinking import Shrinker, equal_inputs
@@ -71,6 +72,7 @@ class TowerPair:
     """Tokens of a sentence that the text tower reads, special ones included."""
     _resample: int
     """Pillow's number of the model's own interpolation."""
+    _resizing: Resizing = "torch"
 
     def cut_off(self, height: int, width: int) -> tuple[float, float]:
         if self.aspect != "crop":
@@ -113,9 +115,8 @@ class TowerPair:
         # it to resize.
         edge, _ = self._resize_and_crop_sides()
         side = edge or self.image_size
-        interpolation = Image.Resampling(self._resample)
-        pictures = [Image.fromarray(frame).resize((side, side), interpolation) for frame in frames]
-        return np.stack([np.asarray(picture) for picture in pictures])
+        resize = resized_by_pillow if self._resizing == "pillow" else resized_by_torch
+        return resize(frames, (side, side), self._resample)
 
     def _resize_and_crop_sides(self) -> tuple[int | None, int]:
         """What the model's own transform makes of the shorter side, and the side of the square that it cuts out then;
@@ -186,7 +187,7 @@ class TowerPair:
 
 
 class OpenClipFormat(TowerPair):
-    """Base class of encoders in open_clip's format: Pillow resizes frames, a mean and a deviation scale them.
+    """Base class of encoders in open_clip's format: frames are resized, and a mean and a deviation scale them.
 
     Args:
         name: of the encoder.
@@ -201,11 +202,13 @@ class OpenClipFormat(TowerPair):
         dtype: torch.dtype,
         batch_size: int,
         aspect: Aspect,
+        resizing: Resizing,
         preprocessing: Mapping[str, Any],
         image_tower: torch.nn.Module,
     ) -> None:
         self.name = name
         self.aspect = aspect
+        self._resizing = resizing
         self._device = device
         self._dtype = dtype
         self._batch_size = batch_size
@@ -254,8 +257,8 @@ class OpenClipFormat(TowerPair):
         return np.concatenate([np.concatenate(channels), embeddings], axis=1)
 
     def preprocess(self, frames: np.ndarray) -> torch.Tensor:
-        """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device, equal to open_clip's own transform of
-        frames that `aspect` has made square."""
+        """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device: open_clip's own transform of frames that
+        `aspect` has made square, equal to the bit if `resizing` is `pillow`."""
         import torch
 
         frames = self._resized(frames)
@@ -268,10 +271,15 @@ class OpenClipFormat(TowerPair):
         frames = self._square(frames)
         if frames.shape[1:3] == (self.image_size, self.image_size):
             return frames  # resizing would leave them as they are
-        return np.stack([self._resize(frame) for frame in frames])
+        side = self.image_size
+        if self._resizing == "torch" and self._resize_mode == "squash":
+            return resized_by_torch(frames, (side, side), self._resample)
+        if self._resizing == "torch" and self._resize_mode == "shortest":
+            return shortest_side_cut(frames, side, self._resample)
+        return self._resized_exactly(frames)
 
-    def _resize(self, frame: np.ndarray) -> np.ndarray:
-        """uint8[H, W, 3] -> uint8[S, S, 3], as the model's own transform does it."""
+    def _resized_exactly(self, frames: np.ndarray) -> np.ndarray:
+        """uint8[N, H, W, 3] -> uint8[N, S, S, 3], as the model's own transform does it with Pillow."""
         raise NotImplementedError
 
     def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from sightline.config.basics import Aspect
+from sightline.config.basics import Aspect, Resizing
 from sightline.config.blocks import Dtype
 from sightline.errors import BadInput
 from sightline.models.device import choose_devices, dtype_for
@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 
 def load_encoder(
-    name: str, device: str = "auto", dtype: str = "auto", batch_size: int = 128, aspect: Aspect = "crop"
+    name: str,
+    device: str = "auto",
+    dtype: str = "auto",
+    batch_size: int = 128,
+    aspect: Aspect = "crop",
+    resizing: Resizing = "torch",
 ) -> Encoder:
     """Load an encoder.
 
@@ -38,6 +43,7 @@ def load_encoder(
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for bfloat16 on CUDA and float32 elsewhere.
         batch_size: frames per forward pass.
         aspect: what becomes of frames that are not square; see `Aspect`.
+        resizing: `torch` for frames in batches, or `pillow` for open_clip's own way, one by one; see `Resizing`.
 
     Raises:
         BadInput: there is no model of that name, or another argument is not valid.
@@ -46,18 +52,21 @@ def load_encoder(
     keep_llvms_apart()  # an environment may have drawn before
     if not isinstance(name, str):
         raise BadInput(f"an encoder is loaded by its name, such as 'bundled', not by {type(name).__name__}")
-    for key, value, choices in (("dtype", dtype, get_args(Dtype)), ("aspect", aspect, get_args(Aspect))):
+    for key, value, kind in (("dtype", dtype, Dtype), ("aspect", aspect, Aspect), ("resizing", resizing, Resizing)):
+        choices = get_args(kind)
         if value not in choices:
             raise BadInput(f"{key} must be one of {', '.join(choices)}, not {value!r:.80}")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
     first, *others = choose_devices(device)
-    encoder = _load(name, first, dtype_for(dtype, first), int(batch_size), aspect)
+    encoder = _load(name, first, dtype_for(dtype, first), int(batch_size), aspect, resizing)
     encoder.spread(others)
     return encoder
 
 
-def _load(name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect) -> TowerPair:
+def _load(
+    name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect, resizing: Resizing
+) -> TowerPair:
     """An encoder on one device."""
     # Each branch imports only its own library: open_clip and transformers take seconds.
     if name.startswith("hf:"):
@@ -67,15 +76,15 @@ def _load(name: str, device: torch.device, dtype: torch.dtype, batch_size: int, 
         with quiet_hub(offline=means_folder(source)):
             from sightline.models.hugging_face_encoder import HuggingFaceEncoder
 
-            return HuggingFaceEncoder(name, device, dtype, batch_size, aspect)
+            return HuggingFaceEncoder(name, device, dtype, batch_size, aspect, resizing)
     if name in BUNDLED:
         from sightline.models.bundled_encoder import BundledEncoder
 
-        return BundledEncoder(name, device, dtype, batch_size, aspect)
+        return BundledEncoder(name, device, dtype, batch_size, aspect, resizing)
     with quiet_hub(offline=name.startswith("local-dir:")):
         from sightline.models.open_clip_encoder import OpenClipEncoder
 
-        return OpenClipEncoder(name, device, dtype, batch_size, aspect)
+        return OpenClipEncoder(name, device, dtype, batch_size, aspect, resizing)
 
 
 def warn_of_cropping(encoder: Encoder, height: int, width: int, key: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.config.basics import Aspect
+from sightline.config.basics import Aspect, Resizing
 from sightline.errors import BadInput
 from sightline.models.encoder_base import TowerPair, cannot_load, unknown_words
 from sightline.models.shrinking import resized_by
@@ -21,8 +21,16 @@ class HuggingFaceEncoder(TowerPair):
     """Encoder from Hugging Face: any model with `get_image_features` and `get_text_features`."""
 
     def __init__(
-        self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect = "crop"
+        self,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int,
+        aspect: Aspect = "crop",
+        resizing: Resizing = "torch",
     ) -> None:
+        if resizing == "pillow":
+            raise BadInput(f"encoder '{name}' resizes frames by its own processor; leave resizing=pillow out")
         from PIL import Image
         from transformers import AutoModel, AutoProcessor
 

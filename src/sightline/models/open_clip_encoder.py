@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from sightline.config.basics import Aspect
+from sightline.config.basics import Aspect, Resizing
 from sightline.errors import BadInput, nearest
 from sightline.models.encoder_base import OpenClipFormat, cannot_load, unknown_words
 from sightline.models.encoder_files import BUNDLED, CONFIG, encoder_folder, model_config
@@ -30,7 +30,13 @@ class OpenClipEncoder(OpenClipFormat):
     """
 
     def __init__(
-        self, name: str, device: torch.device, dtype: torch.dtype, batch_size: int, aspect: Aspect = "crop"
+        self,
+        name: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int,
+        aspect: Aspect = "crop",
+        resizing: Resizing = "torch",
     ) -> None:
         import open_clip
 
@@ -52,7 +58,7 @@ class OpenClipEncoder(OpenClipFormat):
         size = preprocessing["size"]
         self.image_size = int(size if isinstance(size, int) else size[0])
         model.visual = _folded(model.visual)
-        super().__init__(name, device, dtype, batch_size, aspect, preprocessing, model.visual)
+        super().__init__(name, device, dtype, batch_size, aspect, resizing, preprocessing, model.visual)
         self._model = model.to(device=device, dtype=dtype)
         self._context_length = int(self._tokenizer.context_length)
         # All but the last two steps work on pictures: what comes after makes numbers of them.
@@ -64,11 +70,11 @@ class OpenClipEncoder(OpenClipFormat):
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:
         return unknown_words(getattr(self._tokenizer, "tokenizer", None), sentences)
 
-    def _resize(self, frame: np.ndarray) -> np.ndarray:
-        picture: Any = Image.fromarray(frame)
+    def _resized_exactly(self, frames: np.ndarray) -> np.ndarray:
+        pictures: list[Any] = [Image.fromarray(frame) for frame in frames]
         for step in self._steps:
-            picture = step(picture)
-        return np.asarray(picture)
+            pictures = [step(picture) for picture in pictures]
+        return np.stack([np.asarray(picture) for picture in pictures])
 
     def _text_tower(self, sentences: list[str]) -> torch.Tensor:
         if self._model is None:

@@ -24,7 +24,7 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from sightline import errors
-from sightline.config.basics import Aspect, check_words
+from sightline.config.basics import Aspect, Resizing, check_words
 from sightline.config.blocks import Dtype, RewardWording, checked_block
 from sightline.errors import BadInput
 from sightline.models.encoder_base import Encoder
@@ -60,6 +60,9 @@ class ZeroShotConfig(RewardConfig):
     aspect: Aspect = "crop"
     """Frames that are not square: `crop` leaves them to the model's own transform (CLIP's cuts off both ends of the
     longer side), `pad` adds black bars, `squash` resizes without keeping the ratio."""
+    resizing: Resizing = "torch"
+    """Scaling of frames to the encoder's size: `torch` scales many in one call; `pillow` one by one, exactly as
+    open_clip does it, five times as slowly; a few values differ by one grey level."""
     views: PositiveInt = 1
     """Views of several cameras in each frame, of equal width, side by side. Each is scored by itself."""
     combine: Combine = "mean"
@@ -105,7 +108,7 @@ class ZeroShotConfig(RewardConfig):
         return facts
 
     def build(self, context: RewardContext) -> RewardSetup:
-        encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size, self.aspect)
+        encoder = self._load_encoder()
         # A run embeds no further words, so the text tower is freed with this.
         model, warnings = from_words(
             context.goal, context.baseline, encoder, reward=self.reward_class(), alpha=self.alpha, **self.options()
@@ -124,8 +127,11 @@ class ZeroShotConfig(RewardConfig):
         return RewardSetup(model, size, encoder=encoder, warnings=warnings)
 
     def reworded(self, goal: Sequence[str], baseline: Sequence[str], alpha: float | None) -> ZeroShotReward:
-        encoder = load_encoder(self.encoder, self.device, self.dtype, self.batch_size, self.aspect)
+        encoder = self._load_encoder()
         return self.reward_class()(goal, baseline, alpha=alpha, encoder=encoder, warn=False, **self.options())
+
+    def _load_encoder(self) -> Encoder:
+        return load_encoder(self.encoder, self.device, self.dtype, self.batch_size, self.aspect, self.resizing)
 
     def reward_class(self) -> type[ZeroShotReward]:
         """The reward model that the block stands for."""
@@ -189,7 +195,7 @@ class ZeroShotReward(RewardModel):
         encoder: a name (`bundled`, `Architecture/tag` of open_clip, `hf:owner/name`, `local-dir:/path`), or an encoder
             that is loaded already. Its text tower can be freed afterwards (`encoder.free_text_tower()`).
         views, combine: of several cameras, side by side in each frame; see `ZeroShotConfig`.
-        device, dtype, batch_size, aspect: of an encoder that is given by name; see `ZeroShotConfig`.
+        device, dtype, batch_size, aspect, resizing: of an encoder that is given by name; see `ZeroShotConfig`.
         warn: give Python warnings of words, and of the first pictures, that the encoder was not taught.
 
     Raises:
@@ -210,6 +216,7 @@ class ZeroShotReward(RewardModel):
         dtype: str = "auto",
         batch_size: int = 128,
         aspect: Aspect = "crop",
+        resizing: Resizing = "torch",
         warn: bool = True,
     ) -> None:
         self.goal = _sentences(goal, "goal")
@@ -220,12 +227,19 @@ class ZeroShotReward(RewardModel):
         except ValueError as error:
             raise BadInput(str(error)) from error
         # Checked as a recipe's, so that both refuse the same settings.
-        settings = {"dtype": dtype, "batch_size": batch_size, "aspect": aspect, "views": views, "combine": combine}
+        settings = {
+            "dtype": dtype,
+            "batch_size": batch_size,
+            "aspect": aspect,
+            "resizing": resizing,
+            "views": views,
+            "combine": combine,
+        }
         block = checked_block(ZeroShotConfig, settings)
         self.views = block.views
         self.combine = block.combine
         if isinstance(encoder, str):
-            encoder = load_encoder(encoder, device, block.dtype, block.batch_size, block.aspect)
+            encoder = load_encoder(encoder, device, block.dtype, block.batch_size, block.aspect, block.resizing)
         elif not hasattr(encoder, "embed_frames"):
             raise BadInput(
                 f"encoder must be a name, such as 'bundled', or a loaded encoder, not {type(encoder).__name__}"

@@ -122,9 +122,7 @@ class CNNConfig(RewardNetConfig):
         return 3.0 * self.size[0] * self.size[1]
 
     def features(self, inputs: np.ndarray, encoder: Encoder | None) -> np.ndarray:
-        from sightline.rewards.learned.networks import resize
-
-        return resize(inputs, self.size)
+        return _resized(inputs, self.size)
 
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import FrameEnsemble, cnn
@@ -143,14 +141,21 @@ class ResNetConfig(RewardNetConfig):
         return 3.0 * self.size[0] * self.size[1]
 
     def features(self, inputs: np.ndarray, encoder: Encoder | None) -> np.ndarray:
-        from sightline.rewards.learned.networks import resize
-
-        return resize(inputs, self.size)
+        return _resized(inputs, self.size)
 
     def build(self, feature_shape: tuple[int, ...], members: int) -> nn.Module:
         from sightline.rewards.learned.networks import FrameEnsemble, resnet
 
         return FrameEnsemble([resnet(feature_shape) for _ in range(members)])
+
+
+def _resized(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8[N, H, W, 3] -> uint8[N, *size, 3], anti-aliased."""
+    from PIL import Image
+
+    from sightline.models.resizing import resized_by_torch
+
+    return resized_by_torch(frames, size, Image.Resampling.BILINEAR)
 
 
 class StatesConfig(RewardNetConfig):

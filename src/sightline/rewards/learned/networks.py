@@ -6,7 +6,6 @@ import itertools
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -127,13 +126,3 @@ def resnet(frame: tuple[int, ...]) -> nn.Module:
 
     network: nn.Module = resnet18(weights=None, num_classes=1)
     return network
-
-
-def resize(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """uint8[N, H, W, 3] -> uint8[N, *size, 3], anti-aliased."""
-    if frames.shape[1:3] == tuple(size) or not len(frames):
-        return frames.reshape(len(frames), *size, 3)
-    # Torch warns of arrays that may not be written into; nothing here does.
-    pixels = torch.from_numpy(np.require(frames, requirements="W")).permute(0, 3, 1, 2)
-    smaller = torch.nn.functional.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
-    return np.ascontiguousarray(smaller.permute(0, 2, 3, 1).numpy())
