@@ -23,7 +23,7 @@ from sightline.runs.folder import RunFolder
 
 MAX_RECORD = 2**20
 """Size limit of a line of a metrics file in bytes."""
-MOST_FRAMES = 150
+MOST_FRAMES = 100
 """Frames of a video in TensorBoard."""
 _FIRST_LINE = json.dumps({"format": FORMAT}) + "\n"
 
@@ -120,7 +120,7 @@ def _moving_picture(tag: str, frames: Sequence[np.ndarray], fps: int) -> Any:
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
     # Browsers show at most 50 frames a second, and nobody looks at more than some hundred.
-    every = max(1, len(frames) // MOST_FRAMES, math.ceil(fps / 50))
+    every = max(1, math.ceil(len(frames) / MOST_FRAMES), math.ceil(fps / 50))
     pictures = [Image.fromarray(frame) for frame in frames[::every]]
     stream = io.BytesIO()
     pictures[0].save(stream, "GIF", save_all=True, append_images=pictures[1:], duration=1000 * every // fps, loop=0)
