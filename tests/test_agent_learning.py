@@ -273,7 +273,7 @@ def test_what_led_to_better_becomes_more_probable(algorithm: str) -> None:
 @pytest.mark.learning
 def test_success_rises_and_comes_from_looking(sightline: Sightline, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    overrides = ("steps=2500", "evaluation.every=800", "evaluation.episodes=64", "evaluation.test_episodes=100")
+    overrides = ("steps=2500", "evaluation.every=1250", "evaluation.episodes=32", "evaluation.test_episodes=60")
     done = sightline("train", "numberline", *overrides, "tensorboard=false", "--run-dir", run, "--json")
     assert done.code == 0, done.err
     result = json.loads(done.out)
@@ -289,7 +289,7 @@ def test_success_rises_and_comes_from_looking(sightline: Sightline, tmp_path: Pa
 def test_a_sentence_pays_and_a_pole_is_held(sightline: Sightline, tmp_path: Path) -> None:
     """A thirteenth of the recipe's turns, in smaller updates, and longer episodes than any in training."""
     overrides = ("seed=1", "steps=720", "rollouts.tasks=24", "rollouts.episode_steps=20", "update.minibatch=80")
-    overrides += ("update.learning_rate=0.0002", "episode_steps=50")
+    overrides += ("update.learning_rate=0.0002", "episode_steps=32")
     fewer = ("evaluation.every=720", "evaluation.episodes=1", "evaluation.test_episodes=5", "videos=false")
     run = ("tensorboard=false", "--run-dir", tmp_path / "run", "--json")
     done = sightline("train", "cartpole-agent", *overrides, *fewer, *run)
