@@ -27,7 +27,7 @@ def lighten_runs() -> None:
     """Have the runs of this process be light from now on; their code is imported after this."""
     landscape.reward_landscape = _small_landscape
     os.fsync = _do_not_wait
-    vars(precision)["fast_dtype"] = lambda device: torch.float32
+    vars(precision)["fast_dtype"] = lambda *devices: torch.float32
 
 
 def _small_landscape(task: Task, make: MakeEnv, reward_model: RewardModel) -> dict[str, Any] | None:

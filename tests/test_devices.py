@@ -10,11 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+from sightline.config.loading import for_control, load_recipe
+from sightline.control.learners import policy_weights
 from sightline.errors import BadInput
-from sightline.models.device import choose_device, choose_devices
+from sightline.models.device import SMALL_MODEL, choose_device, choose_devices
+from sightline.models.encoder_files import encoder_weights
 from sightline.models.encoders import load_encoder
 from sightline.models.sharing_out import shared_out
+from sightline.models.vlm.loading import BUNDLED as VLMS
+from sightline.models.vlm.loading import weights_known
+from sightline.models.weights import count_weights
+from sightline.rewards.learned.config import CNNConfig, FittingConfig, StatesConfig
+from sightline.rewards.learned.reward import EnsembleReward
 from sightline.rewards.zero_shot import ZeroShotReward
 
 PATIENCE = 60
@@ -145,6 +154,86 @@ def test_what_runs_on_one_device_refuses_several(gpus: Callable[[int], None], na
     gpus(2)
     with pytest.raises(BadInput, match=f"^device={names} names several devices, and only the encoders"):
         choose_device(names)
+
+
+# -- auto -------------------------------------------------------------------------------------------------------------
+
+
+def test_auto_leaves_small_models_on_the_cpu(gpus: Callable[[int], None]) -> None:
+    gpus(1)
+    assert names_of(choose_devices("auto", SMALL_MODEL - 1)) == ["cpu"]
+    assert names_of(choose_devices("auto", SMALL_MODEL)) == ["cuda:0"]
+    assert names_of(choose_devices("auto", None)) == ["cuda:0"]
+    # A device that is stated is obeyed.
+    assert names_of(choose_devices("cuda", 1)) == ["cuda:0"]
+    assert names_of(choose_devices("cpu", None)) == ["cpu"]
+
+
+def write_weights(folder: Path, **shapes: tuple[int, ...]) -> None:
+    from safetensors.numpy import save_file
+
+    folder.mkdir(exist_ok=True)
+    for name, shape in shapes.items():
+        save_file({"weight": np.zeros(shape, np.float16)}, folder / f"{name}.safetensors")
+
+
+def test_weights_are_counted_by_the_headers_of_files(tmp_path: Path) -> None:
+    write_weights(tmp_path / "parts", **{"model-00001-of-00002": (3, 4), "model-00002-of-00002": (5,)})
+    assert count_weights(tmp_path / "parts") == 17
+    write_weights(tmp_path / "encoder", open_clip_model=(2, 3), taught=(100,))
+    assert encoder_weights(f"local-dir:{tmp_path / 'encoder'}") == 6
+    # Of adapters the weights are elsewhere; other formats would have to be loaded.
+    write_weights(tmp_path / "adapters", adapter_model=(2, 3))
+    assert count_weights(tmp_path / "adapters") is None
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"no such thing")
+    assert encoder_weights(f"hf:{tmp_path / 'damaged'}") is None
+    assert encoder_weights(f"hf:{tmp_path / 'nowhere'}") is None
+    assert encoder_weights("ViT-B-32/laion2b_s34b_b79k") is None and encoder_weights("hf:google/siglip") is None
+
+
+def test_our_own_models_stay_on_the_cpu(gpus: Callable[[int], None]) -> None:
+    gpus(1)
+    for name in VLMS:
+        assert 1_000_000 < (weights_known(name) or 0) < SMALL_MODEL
+    assert weights_known("bundled", four_bit=True) is None, "which only a GPU computes with"
+    encoder = load_encoder("bundled")
+    assert encoder.where.startswith("cpu (auto: 1,0") and "weights; a GPU pays from 20,000,000 on)" in encoder.where
+    assert load_encoder("bundled", device="cpu:0,cpu:1").where == "cpu:0, cpu:1 (as stated)"
+
+
+@pytest.mark.parametrize(
+    ("space", "hidden", "weights"),
+    [
+        (spaces.Box(-1, 1, (4,)), [16, 8], 5 * 16 + 17 * 8),
+        (spaces.Box(0, 255, (3, 64, 64), np.uint8), [16, 8], None),
+        (spaces.Dict(camera=spaces.Box(0, 255, (3, 64, 64), np.uint8), arm=spaces.Box(-1, 1, (4,))), [16, 8], None),
+    ],
+)
+def test_policies_of_plain_layers_have_few_weights(
+    space: spaces.Space[Any], hidden: list[int], weights: int | None
+) -> None:
+    recipe = for_control(load_recipe("cartpole", [f"learner.hidden={hidden}"]))
+    assert policy_weights(recipe, space) == weights
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "convolves"), [(StatesConfig(hidden=(8,)), (4,), False), (CNNConfig(), (84, 84, 3), True)]
+)
+def test_learned_rewards_of_states_have_few_weights(
+    monkeypatch: pytest.MonkeyPatch, network: Any, shape: tuple[int, ...], convolves: bool
+) -> None:
+    asked: list[int | None] = []
+
+    def choose(names: str, weights: int | None) -> tuple[torch.device, ...]:
+        asked.append(weights)
+        return (torch.device("cpu"),)
+
+    monkeypatch.setattr("sightline.rewards.learned.reward.choose_devices", choose)
+    EnsembleReward(
+        network, FittingConfig(ensemble=2), seen_shape=shape, seen_dtype=np.uint8 if convolves else np.float32
+    )
+    assert asked == [None if convolves else 2 * (5 * 8 + 9)]
 
 
 # -- blocks -----------------------------------------------------------------------------------------------------------

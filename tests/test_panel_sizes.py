@@ -110,6 +110,21 @@ def test_a_device_that_is_not_there() -> None:
         with_dtypes(recipe_of("reward.device=cuda:77"))
 
 
+def test_a_run_says_on_which_devices_it_computes(
+    monkeypatch: pytest.MonkeyPatch, sightline: Any, tmp_path: Any
+) -> None:
+    from conftest import TINY
+
+    line = "the policy learns on cpu (auto: "
+    done: Finished = sightline("train", "cartpole", *TINY, "--run-dir", tmp_path / "without")
+    assert done.code == 0 and line not in done.err, "without a GPU there is no choice"
+    monkeypatch.setattr("sightline.control.trainer.has_gpu", lambda: True)
+    done = sightline("train", "cartpole", *TINY, "reward.device=cpu:0,cpu:1", "--run-dir", tmp_path / "with")
+    assert done.code == 0
+    (said,) = [text for text in done.lines if line in text]
+    assert said.endswith("weights; a GPU pays from 20,000,000 on); frames are read on cpu:0, cpu:1 (as stated)")
+
+
 def test_a_run_keeps_its_dtype_when_it_goes_on(monkeypatch: pytest.MonkeyPatch, train_run: Any) -> None:
     from conftest import TINY
 

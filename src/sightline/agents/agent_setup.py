@@ -27,6 +27,8 @@ from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
+from sightline.models.device import choose_device
+from sightline.models.vlm.loading import weights_known
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, ChatTurn, Truncation
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
@@ -301,7 +303,8 @@ def build(recipe: AgentRecipe) -> AgentSetup:
     # What needs no model is checked first: loading one takes minutes.
     _check_trainable(recipe)
     torch.set_num_threads(recipe.threads)
-    engine = start_engine(recipe.engine, recipe.device)
+    device = choose_device(recipe.device, weights_known(recipe.policy.model, recipe.policy.four_bit))
+    engine = start_engine(recipe.engine, device.type)
     vlm = load_model(recipe)
     if not any(parameter.requires_grad for parameter in vlm.model.parameters()):
         raise BadInput("nothing is left to learn: policy.freeze names all parts; take one out")

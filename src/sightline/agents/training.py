@@ -45,7 +45,9 @@ from sightline.errors import RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
+from sightline.models.device import devices_in_words, has_gpu
 from sightline.models.vlm.card import write_form
+from sightline.models.vlm.loading import weights_known
 from sightline.rewards.base import Interrupted
 from sightline.rewards.learned_state import load_reward, save_reward
 from sightline.runs.folder import RunFolder
@@ -91,6 +93,10 @@ def train(setup: AgentSetup, run: RunFolder, progress: Progress, resume: bool = 
             leads=engine.rank == 0,
             in_any=lambda flag: bool(engine.largest(int(flag))),
         )
+        if has_gpu() and engine.rank == 0:
+            policy = setup.recipe.policy
+            weights = weights_known(policy.model, policy.four_bit)
+            progress.say(f"the model learns on {devices_in_words(setup.recipe.device, [setup.vlm.device], weights)}")
         return session.carry_out(AgentTrainer(setup, session))
 
 

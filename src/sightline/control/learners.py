@@ -42,7 +42,7 @@ from sightline.envs.observations import Observations
 from sightline.envs.spaces import CONVOLVED, describe_observations, is_convolved, is_picture
 from sightline.errors import BadInput, nearest, reason_of
 from sightline.evaluation.episodes import Policy
-from sightline.models.device import choose_device
+from sightline.models.device import choose_device, weights_of_layers
 from sightline.requirements import wheel_of
 from sightline.runs.trust import KNOWN_PACKAGES
 
@@ -84,6 +84,14 @@ def check_learner(recipe: ControlRecipe) -> None:
             override = f"learner.algorithm={learner.algorithm} learner.{name}=…"
             raise BadInput(f"learner.options.{name} is a key of its own: say {override}")
     choose_device(recipe.device)
+
+
+def policy_weights(recipe: ControlRecipe, space: spaces.Space[Any]) -> int | None:
+    """Number of weights of the policy's plain layers; None where it reads pictures by convolutions."""
+    policy, _ = choose_policy(algorithm_class(recipe.learner), space)
+    if policy != "MlpPolicy" or space.shape is None:
+        return None
+    return weights_of_layers([math.prod(space.shape), *recipe.learner.hidden])
 
 
 def _check_options(algorithm: type[BaseAlgorithm], parameters: set[str], arguments: Iterable[str]) -> None:
@@ -149,7 +157,7 @@ def build_learner(
             replay_buffer_class=CommittedReplayBuffer,
             replay_buffer_kwargs=buffer_arguments,
             seed=recipe.seed,
-            device=recipe.device,
+            device=choose_device(recipe.device, policy_weights(recipe, env.observation_space)),
             **arguments,
             **noise,
         )
@@ -174,13 +182,14 @@ def build_on_policy_learner(recipe: ControlRecipe, env: VecEnv) -> OnPolicyAlgor
     assert isinstance(learner, OnPolicyLearner)
     algorithm: Any = algorithm_class(learner)
     policy, _ = choose_policy(algorithm, env.observation_space)
+    device = choose_device(recipe.device, policy_weights(recipe, env.observation_space))
     arguments = _on_policy_arguments(learner, env.observation_space)
     try:
         with warnings.catch_warnings():
             # SB3 advises against GPUs, and against minibatches that do not divide a chunk; `device` and
             # `learner.batch_size` are the user's, and checked.
             warnings.simplefilter("ignore", UserWarning)
-            model: OnPolicyAlgorithm = algorithm(policy, env, seed=recipe.seed, device=recipe.device, **arguments)
+            model: OnPolicyAlgorithm = algorithm(policy, env, seed=recipe.seed, device=device, **arguments)
     except (TypeError, ValueError, AssertionError) as error:
         raise BadInput(f"learner {learner.algorithm} cannot be built: {' '.join(str(error).split())}") from error
     except MemoryError as error:

@@ -7,6 +7,7 @@ from typing import Any
 from sightline.config.basics import Strict
 from sightline.config.recipe import ControlRecipe
 from sightline.models.device import choose_devices, fast_dtype
+from sightline.models.encoder_files import encoder_weights
 
 
 def with_dtypes(recipe: ControlRecipe) -> ControlRecipe:
@@ -32,5 +33,6 @@ def _resolved(block: Strict, device: str = "auto") -> Strict:
         elif isinstance(value, tuple) and any(isinstance(part, Strict) for part in value):
             changes[name] = tuple(_resolved(part, device) for part in value)
     if "encoder" in values and values.get("dtype") == "auto":
-        changes["dtype"] = str(fast_dtype(*choose_devices(device))).removeprefix("torch.")
+        devices = choose_devices(device, encoder_weights(values["encoder"]))
+        changes["dtype"] = str(fast_dtype(*devices)).removeprefix("torch.")
     return block.model_copy(update=changes)

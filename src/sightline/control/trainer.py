@@ -19,7 +19,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from sightline.control.background import BackgroundValidation, EvaluationProcess, evaluate_policy_in, wants_process
 from sightline.control.collection import CollectingVecEnv
 from sightline.control.control_setup import ControlSetup
-from sightline.control.learners import greedy
+from sightline.control.learners import greedy, policy_weights
 from sightline.control.noticing import RunWatch
 from sightline.control.state import load_policy, restore_run, save_policy, save_run
 from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
@@ -28,6 +28,7 @@ from sightline.evaluation.episodes import Policy, play_one
 from sightline.evaluation.landscape import reward_landscape
 from sightline.evaluation.seeds import EvalSeeds
 from sightline.evaluation.video import Film
+from sightline.models.device import choose_devices, devices_in_words, has_gpu
 from sightline.rewards.base import Interrupted, OnlineRewardModel, RewardModel, RewardUpdate
 from sightline.rewards.config import RunContext, reward_config, run_shrinker
 from sightline.rewards.learned.reward import IN_RUN, LearnedReward
@@ -91,6 +92,19 @@ class ControlTrainer:
     def step(self) -> int:
         """Transitions collected so far."""
         return int(self.model.num_timesteps)
+
+    def places(self) -> str | None:
+        """The devices of this run and why they were chosen, in a line; None where there is no GPU to choose."""
+        if not has_gpu():
+            return None
+        stated = self.setup.recipe.device
+        weights = policy_weights(self.setup.recipe, self._env.observation_space)
+        line = f"the policy learns on {devices_in_words(stated, choose_devices(stated, weights), weights)}"
+        encoder = self.setup.reward.encoder
+        where = getattr(encoder, "where", None)  # encoders of other people do not say
+        if where is not None:
+            line += f"; frames are read on {where}"
+        return line
 
     # -- what each kind of learner does in its own way ---------------------------------------------------------------
 

@@ -39,7 +39,11 @@ def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool 
             session.warn(warning)
         session.write_json("warnings.json", {"warnings": session.state.warnings})
         progress.say(length_of_run(setup.recipe))
-        return session.carry_out(trainer_of(setup, session))
+        trainer = trainer_of(setup, session)
+        places = trainer.places()
+        if places is not None:
+            progress.say(places)
+        return session.carry_out(trainer)
 
 
 def length_of_run(recipe: ControlRecipe) -> str:

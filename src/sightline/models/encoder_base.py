@@ -64,6 +64,8 @@ class TowerPair:
     name: str
     image_size: int
     aspect: Aspect
+    where: str
+    """The devices that read frames, and why they were chosen."""
     _batch_size: int
     _device: torch.device
     _copies: tuple[TowerPair, ...] = ()

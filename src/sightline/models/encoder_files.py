@@ -8,6 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from sightline.models.hub import means_folder
+from sightline.models.weights import count_weights
 from sightline.runs.files import parse_json, read_bytes
 
 BUNDLED = {"bundled": "encoder", "bundled-deformables": "deformables_encoder"}
@@ -46,6 +48,14 @@ def model_config(name: str) -> dict[str, Any] | None:
 
         config = open_clip.get_model_config(name.partition("/")[0])
     return config if isinstance(config, dict) else None
+
+
+def encoder_weights(name: str) -> int | None:
+    """Number of weights of both towers of an encoder, without loading it; None where its files do not tell."""
+    is_folder = name in BUNDLED or name.startswith("local-dir:")
+    if name.startswith("hf:"):
+        is_folder = means_folder(name.removeprefix("hf:"))
+    return count_weights(encoder_folder(name)) if is_folder else None
 
 
 def embedding_size(name: str) -> int | None:

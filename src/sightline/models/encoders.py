@@ -14,9 +14,9 @@ import numpy as np
 from sightline.config.basics import Aspect, Resizing
 from sightline.config.blocks import Dtype
 from sightline.errors import BadInput
-from sightline.models.device import choose_devices, dtype_for
+from sightline.models.device import choose_devices, devices_in_words, dtype_for
 from sightline.models.encoder_base import Encoder, TowerPair
-from sightline.models.encoder_files import BUNDLED
+from sightline.models.encoder_files import BUNDLED, encoder_weights
 from sightline.models.hub import means_folder, quiet_hub
 from sightline.requirements import keep_llvms_apart
 
@@ -38,8 +38,8 @@ def load_encoder(
         name: `bundled` or `bundled-deformables`; `Architecture/tag` of open_clip, e.g.
             `ViT-B-32/laion2b_s34b_b79k`; `hf:owner/name` or `hf:/folder` for Hugging Face's CLIP, SigLIP and SigLIP 2;
             `local-dir:/folder` in open_clip's format.
-        device: a torch device, `auto` for the first available of CUDA, MPS and CPU, `cuda:all`, or several devices
-            separated by commas, among which the frames are shared out; see `choose_devices`.
+        device: a torch device, `auto` for a GPU if there is one and the encoder is not small, `cuda:all`, or several
+            devices separated by commas, among which the frames are shared out; see `choose_devices`.
         dtype: `float32`, `float16`, `bfloat16`, or `auto` for bfloat16 on CUDA and float32 elsewhere.
         batch_size: frames per forward pass.
         aspect: what becomes of frames that are not square; see `Aspect`.
@@ -58,9 +58,11 @@ def load_encoder(
             raise BadInput(f"{key} must be one of {', '.join(choices)}, not {value!r:.80}")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
-    first, *others = choose_devices(device)
-    encoder = _load(name, first, dtype_for(dtype, first), int(batch_size), aspect, resizing)
-    encoder.spread(others)
+    weights = encoder_weights(name)
+    devices = choose_devices(device, weights)
+    encoder = _load(name, devices[0], dtype_for(dtype, devices[0]), int(batch_size), aspect, resizing)
+    encoder.spread(devices[1:])
+    encoder.where = devices_in_words(device, devices, weights)
     return encoder
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from sightline.models.hugging_face_encoder import image_processor_size, writeabl
 from sightline.models.sentences import check_length, token_limit
 from sightline.models.sharing_out import shared_out
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
+from sightline.models.weights import count_weights
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
@@ -99,7 +101,8 @@ class ImageTextMatchingReward(RewardModel):
             check_words(self.goal, (), None)
         except ValueError as error:
             raise BadInput(str(error)) from error
-        first, *others = choose_devices(device)
+        weights = count_weights(Path(model).expanduser()) if means_folder(model) else None
+        first, *others = choose_devices(device, weights)
         self._batch_size = batch_size
         self._dtype = dtype_for(dtype, first)
         with quiet_hub(offline=means_folder(model)):

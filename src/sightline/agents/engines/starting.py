@@ -15,13 +15,13 @@ PATIENCE = timedelta(hours=6)
 ends the others at once."""
 
 
-def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = "auto") -> Engine:
+def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = "cpu") -> Engine:
     """Start an engine; with torchrun, join its process group.
 
     Args:
         name: `auto` is `ddp` with several processes, else `single`.
-        device: of the model, see `choose_device`; with CUDA each process of a machine takes a GPU of its own, which is
-            the current one from then on.
+        device: the kind of the model's; with `cuda` each process of a machine takes a GPU of its own, which is the
+            current one from then on.
 
     Raises:
         BadInput: processes were not started as the engine needs, or there are not enough GPUs.
@@ -56,7 +56,7 @@ def _join(device: str) -> None:
     import torch
     import torch.distributed as dist
 
-    on_gpus = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    on_gpus = device == "cuda"
     if on_gpus:
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         gpus = torch.cuda.device_count()

@@ -120,9 +120,10 @@ class LocalModel:
 
     def _load(self) -> VLM:
         if self._vlm is None:
+            from sightline.models.vlm.loading import weights_known
             from sightline.models.vlm.model import load_vlm
 
-            device = choose_device(self._device)
+            device = choose_device(self._device, weights_known(self._name))
             dtype = self._dtype
             if dtype == "auto" and device.type == "cuda" and fast_dtype(device).itemsize == 2:
                 dtype = "bfloat16"  # nothing is trained

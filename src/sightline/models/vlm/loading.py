@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput, Damaged
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.weights import count_weights
 from sightline.requirements import wheel_of
 from sightline.runs.files import parse_json, read_bytes
 
@@ -41,6 +42,15 @@ def folder_of(name: str) -> Path | None:
         return bundled_vlm_folder(name)
     # Whether a folder is meant is asked of the name as it was written: a `Path` drops the `./` that says so.
     return Path(os.path.expanduser(name)) if means_folder(name) else None
+
+
+def weights_known(name: str, four_bit: bool = False) -> int | None:
+    """Number of a model's weights by its files, by which its device is chosen; None where they do not tell, or where
+    it can only be a GPU, which alone computes with weights of 4 bits."""
+    folder = folder_of(name)
+    if folder is None or four_bit:
+        return None
+    return count_weights(folder)
 
 
 def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any) -> tuple[Any, Any]:

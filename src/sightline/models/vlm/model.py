@@ -15,7 +15,7 @@ from sightline.models.device import choose_device, fast_dtype
 from sightline.models.sentences import LONGEST
 from sightline.models.vlm import parts
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.loading import load_pretrained, read_weights, without_future_warnings
+from sightline.models.vlm.loading import load_pretrained, read_weights, weights_known, without_future_warnings
 from sightline.models.vlm.prompts import PromptEncoder
 from sightline.models.vlm.shared_prompts import can_share
 from sightline.models.vlm.tokens import Tokens
@@ -63,7 +63,7 @@ def load_vlm(
 
     from sightline.models.vlm.scoring import PolicyWithValueHead
 
-    torch_device = choose_device(str(device))
+    torch_device = choose_device(str(device), weights_known(model_name, four_bit))
     weights, autocast = _dtypes(dtype, torch_device, lora is not None, four_bit)
     options = {}
     if four_bit:

@@ -231,8 +231,16 @@ class EnsembleReward(LearnedReward):
         self.fitting = fitting or FittingConfig()
         self.bounded = bounded
         self.seed = seed
-        self.device = choose_devices(device)[0]
+        self.device = torch.device("cpu")
         self.reset_weights()
+        self.device = choose_devices(device, self._weights())[0]
+        self.ensemble.to(self.device)
+
+    def _weights(self) -> int | None:
+        """Number of weights; None of convolutions."""
+        if len(self.feature_shape) > 1:
+            return None
+        return sum(weight.numel() for weight in self.ensemble.parameters())
 
     def settings(self) -> dict[str, Any]:
         return {"fitting": self.fitting.model_dump(mode="json"), "bounded": self.bounded}
