@@ -221,6 +221,13 @@ def test_position_bias_and_consistency_from_single_replies() -> None:
     assert (blind.consistency.of, blind.first_shown.of) == (0, 0)
 
 
+def test_each_reply_is_read_once() -> None:
+    read: list[ModelCall] = []
+    calls = [tuple(ModelCall("label", swapped, "", f"{n}") for swapped in (False, True)) for n in range(3)]
+    statistics([label(SECOND, exchanges=both) for both in calls], read_reply=read.append)
+    assert read == [*itertools.chain(*calls)]
+
+
 def test_position_bias_of_people_and_of_pairs_asked_twice() -> None:
     labels = [
         label(FIRST, segments=("a", "b"), origin={"shown": "as asked"}),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sightline.labels.types import Outcome, Question, Segment
@@ -185,6 +187,24 @@ def test_json_by_the_schema_is_always_understood(answer: str, reason: str, ascii
     text = json.dumps({"reason": reason, "answer": answer}, ensure_ascii=ascii_only)
     assert parse_choice(text).outcome.value == answer
     assert parse_choice(f"```json\n{text}\n```").outcome.value == answer
+
+
+@given(
+    st.text(),
+    st.sampled_from([*prompts.CHOICES, "", "First.", "second, first", "I cannot assist with that"]) | st.text(),
+    st.sampled_from(["", "\n", "<think>", "first\n"]),
+    st.sampled_from(["", " ", "</think>", "{}"]),
+)
+@example("<think>", "first", "", "").via("a mark in the reason")
+@example("so: {", "second", "", "").via("a brace in the reason")
+def test_replies_in_the_form_that_was_asked_for_are_read_as_all_others(
+    reason: str, answer: str, before: str, after: str
+) -> None:
+    """They are read by a shortcut."""
+    text = f'{before}{{"reason": "{reason}", "answer": "{answer}"}}{after}'
+    by_shortcut = parse_choice(text), parse_number(text, 9)
+    with patch("sightline.teachers.parsing._AS_ASKED", re.compile("(?!)")):
+        assert by_shortcut == (parse_choice(text), parse_number(text, 9))
 
 
 @given(st.integers(-20, 20), st.integers(1, 12))

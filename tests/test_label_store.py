@@ -189,6 +189,19 @@ def test_a_store_from_before_versions_were_kept_is_read(tmp_path: Path) -> None:
         assert store.labels()[0].answer.exchanges == (call,)
 
 
+def test_all_labels_are_read_by_as_many_queries_as_one(store: LabelStore) -> None:
+    calls = tuple(ModelCall("compare", swapped, "in these words", "1") for swapped in (False, True))
+    counts = []
+    for number in range(5):
+        store.record(pair(number), Judge(), Answer(Outcome.SECOND, 1.0, exchanges=calls), HERE)
+        queries: list[str] = []
+        store._database.set_trace_callback(queries.append)
+        assert [label.answer.exchanges for label in store.labels()] == [calls] * (number + 1)
+        store._database.set_trace_callback(None)
+        counts.append(len(queries))
+    assert counts[-1] == counts[0] > 0
+
+
 def test_frames_are_kept_once(store: LabelStore) -> None:
     both = Segment(np.concatenate([segment(1).frames] * 2), np.zeros(2, np.float32))
     store.add_segment(both)

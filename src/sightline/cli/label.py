@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,6 +149,8 @@ def stats(
     page = html or path / "labels.html"
     folder = existing_store(path)
     check_target(page, "--html")
+    # There may be millions of objects, all of them needed: half of the time would go into looking for garbage.
+    gc.disable()
     with LabelStore(folder, read_only=True) as store:
         labels = store.labels(_run_id(run))
         if not labels:
@@ -191,12 +195,18 @@ def _run_id(run: str | None) -> str | None:
 def _read_choice(exchange: ModelCall) -> Outcome | None:
     """Preference in a model's reply, between the pictures in the order of the request; None if there is none, or the
     reply is a description."""
+    if exchange.stage not in ("compare", "label"):
+        return None
+    return _choice_of(exchange.reply)
+
+
+@cache
+def _choice_of(reply: str) -> Outcome | None:
+    """The same of the reply's text, which is read once for the statistics and again for the disputed pairs."""
     from sightline.labels.types import Outcome
     from sightline.teachers.parsing import parse_choice
 
-    if exchange.stage not in ("compare", "label"):
-        return None
-    outcome = parse_choice(exchange.reply).outcome
+    outcome = parse_choice(reply).outcome
     if outcome not in (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL):
         return None
     return outcome

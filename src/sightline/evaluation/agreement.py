@@ -30,6 +30,9 @@ Judge = tuple[str, str]
 ReadReply = Callable[[ModelCall], Outcome | None]
 """Reader of one reply: its outcome for the pair as shown (`first` is the one shown first); None if undecided."""
 
+AsShown = Sequence[tuple[bool, Outcome]]
+"""Outcomes of a pair in the orders in which it was shown: (swapped, outcome of the pair as shown)."""
+
 
 @dataclass(frozen=True)
 class Share:
@@ -170,13 +173,13 @@ def statistics(labels: Sequence[StoredLabel], read_reply: ReadReply | None = Non
     by_judge: dict[Judge, list[StoredLabel]] = {judge: [] for judge in names}
     for label in labels:
         by_judge[judge_of(label)].append(label)
+    latest = {judge: _latest(labels_of_judge) for judge, labels_of_judge in by_judge.items()}
+    pairs = {judge: _checked_pairs(labels_of_judge) for judge, labels_of_judge in latest.items()}
     # Bins of difficulty are those of all teachers' pairs together, so that their curves can be compared.
-    differences: list[float] = []
-    for labels_of_judge in by_judge.values():
-        differences += [pair.difference for pair in _checked_pairs(_latest(labels_of_judge))]
+    differences = np.array([pair.difference for pairs_of_judge in pairs.values() for pair in pairs_of_judge])
     teachers = []
-    for judge, labels_of_judge in by_judge.items():
-        teachers.append(_teacher(names[judge], labels_of_judge, np.array(differences), read_reply))
+    for judge, name in names.items():
+        teachers.append(_teacher(name, by_judge[judge], latest[judge], pairs[judge], differences, read_reply))
     count = sum(teacher.labels for teacher in teachers)
     return Statistics(count, tuple(teachers), tuple(_agreements(labels, names)))
 
@@ -222,17 +225,22 @@ def disputes(labels: Sequence[StoredLabel], limit: int = 12, read_reply: ReadRep
     for label in labels:
         if label.kind == "compare":
             by_pair[label.goal, frozenset(label.segments)].append(label)
-    candidates = [_dispute(labels_of_pair, names, read_reply) for labels_of_pair in by_pair.values()]
+    disputed: list[tuple[tuple[str, ...], list[StoredLabel]]] = []
+    for labels_of_pair in by_pair.values():
+        reasons = _reasons(labels_of_pair, names, read_reply)
+        if reasons:
+            disputed.append((reasons, labels_of_pair))
 
-    def severity(dispute: Dispute) -> tuple[int, float]:
-        first, second = dispute.true_returns
+    def severity(pair: tuple[tuple[str, ...], list[StoredLabel]]) -> tuple[int, float]:
+        reasons, labels_of_pair = pair
+        first, second = labels_of_pair[0].true_returns
         difference = abs(first - second)
         if math.isnan(difference):
             difference = 0.0
-        return len(dispute.reasons), difference
+        return len(reasons), difference
 
-    real = [dispute for dispute in candidates if dispute.reasons]
-    return sorted(real, key=severity, reverse=True)[:limit]
+    most_severe = sorted(disputed, key=severity, reverse=True)[:limit]
+    return [_dispute(labels_of_pair, names, reasons) for reasons, labels_of_pair in most_severe]
 
 
 def cohens_kappa(first: Sequence[object], second: Sequence[object]) -> float | None:
@@ -260,15 +268,25 @@ def share(values: Iterable[bool]) -> Share:
 
 
 def _teacher(
-    name: str, all_labels: list[StoredLabel], all_differences: np.ndarray, read_reply: ReadReply | None
+    name: str,
+    all_labels: Sequence[StoredLabel],
+    labels: Sequence[StoredLabel],
+    pairs: Sequence[CheckedPair],
+    all_differences: np.ndarray,
+    read_reply: ReadReply | None,
 ) -> TeacherStatistics:
-    # Answers are counted once for each question; costs are those of everything that was asked.
-    labels = _latest(all_labels)
+    """Statistics of one teacher.
+
+    Args:
+        all_labels: what was asked and paid for.
+        labels: the latest answer to each question, which alone counts.
+        pairs: those of them with a known truth.
+        all_differences: float[M], of the true returns of all teachers' pairs.
+    """
     outcomes = Counter(label.answer.outcome.value for label in labels)
     judged = [label.answer.outcome for label in labels if label.kind == "compare" and label.answer.outcome in _LABELS]
 
     # Accuracy, on all pairs with a known truth, and by how much these differ.
-    pairs = _checked_pairs(labels)
     differences = np.array([pair.difference for pair in pairs])
     correct = np.array([pair.is_correct for pair in pairs], bool)
     hard, easy = 0.0, 0.0
@@ -276,9 +294,10 @@ def _teacher(
         hard, easy = np.quantile(all_differences, [1 / 3, 2 / 3])
 
     # Position bias: of each time that a pair was shown, whether the one shown first was preferred.
+    shown = [_as_shown(label, read_reply) for label in labels]
     prefers_first = []
-    for label in labels:
-        for _, outcome in _as_shown(label, read_reply):
+    for outcomes_as_shown in shown:
+        for _, outcome in outcomes_as_shown:
             if outcome in _DECIDED:
                 prefers_first.append(outcome == Outcome.FIRST)
 
@@ -298,7 +317,7 @@ def _teacher(
         easiest=share(correct[differences >= easy].tolist()),
         bins=tuple(_bins(differences, correct, all_differences)),
         equal=share(outcome == Outcome.EQUAL for outcome in judged),
-        consistency=share(_consistencies(labels, read_reply)),
+        consistency=share(_consistencies(labels, shown)),
         first_shown=share(prefers_first),
         rank_correlation=_rank_correlation(labels),
         calibration=_calibration(pairs),
@@ -401,8 +420,8 @@ def _flipped(outcome: Outcome) -> Outcome:
     return MIRRORED.get(outcome, outcome)
 
 
-def _as_shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bool, Outcome]]:
-    """Outcomes of a pair in the orders in which it was shown: (swapped, outcome of the pair as shown)."""
+def _as_shown(label: StoredLabel, read_reply: ReadReply | None) -> AsShown:
+    """Outcomes of a pair in the orders in which it was shown."""
     if label.kind != "compare":
         return []
     answer = label.answer
@@ -422,10 +441,14 @@ def _as_shown(label: StoredLabel, read_reply: ReadReply | None) -> list[tuple[bo
     return [(False, answer.outcome)]
 
 
-def _consistencies(labels: Sequence[StoredLabel], read_reply: ReadReply | None) -> Iterator[bool]:
-    """Order consistency: for each time that a pair was judged in both orders, whether the outcome was the same."""
-    for label in labels:
-        yield from _consistencies_of_votes(label, read_reply)
+def _consistencies(labels: Sequence[StoredLabel], shown: Iterable[AsShown]) -> Iterator[bool]:
+    """Order consistency: for each time that a pair was judged in both orders, whether the outcome was the same.
+
+    Args:
+        shown: outcomes of each label's pair as shown.
+    """
+    for outcomes_as_shown in shown:
+        yield from _consistencies_of_votes(outcomes_as_shown)
     # The same pair may also have been asked as two questions, one in each order.
     outcomes: dict[tuple[tuple[str, ...], tuple[str, ...]], Outcome] = {}
     for label in labels:
@@ -438,11 +461,11 @@ def _consistencies(labels: Sequence[StoredLabel], read_reply: ReadReply | None) 
             yield _flipped(outcome_of_reverse) == outcome
 
 
-def _consistencies_of_votes(label: StoredLabel, read_reply: ReadReply | None) -> list[bool]:
+def _consistencies_of_votes(shown: AsShown) -> list[bool]:
     """Order consistency of a question that a model was asked in both orders, vote by vote."""
     as_asked = []
     swapped_back = []
-    for swapped, outcome in _as_shown(label, read_reply):
+    for swapped, outcome in shown:
         if swapped:
             swapped_back.append(_flipped(outcome))
         else:
@@ -486,31 +509,36 @@ def _outcome_in_order(label: StoredLabel, segments: tuple[str, ...]) -> Outcome:
     return _flipped(label.answer.outcome)
 
 
-def _dispute(labels: list[StoredLabel], names: dict[Judge, str], read_reply: ReadReply | None) -> Dispute:
-    """All labels about a pair, oldest first, with the reasons to doubt them, if any."""
-    first, second = labels[0].segments
-    judgements = []
+def _reasons(labels: Sequence[StoredLabel], names: dict[Judge, str], read_reply: ReadReply | None) -> tuple[str, ...]:
+    """Reasons to doubt the labels about a pair, if any."""
+    segments = labels[0].segments
     answers: set[tuple[str, Outcome]] = set()  # (teacher, outcome)
-    consistencies: list[bool] = []
     for label in labels:
-        teacher = names[judge_of(label)]
-        outcome = _outcome_in_order(label, (first, second))
-        pair = check_pair(label)
-        is_correct = None if pair is None else pair.is_correct
-        judgements.append(Judgement(teacher, outcome, is_correct, label))
+        outcome = _outcome_in_order(label, segments)
         if outcome in _LABELS:
-            answers.add((teacher, outcome))
-        consistencies += _consistencies_of_votes(label, read_reply)
+            answers.add((names[judge_of(label)], outcome))
     answers_by_teacher = Counter(teacher for teacher, _ in answers)
     outcomes = {outcome for _, outcome in answers}
     reasons = []
     if len(answers_by_teacher) > 1 and len(outcomes) > 1:
         reasons.append("teachers disagree")
-    if any(judgement.right is False for judgement in judgements):
+    if any(pair is not None and not pair.is_correct for pair in map(check_pair, labels)):
         reasons.append("against the environment")
-    if not all(consistencies):
+    if not all(all(_consistencies_of_votes(_as_shown(label, read_reply))) for label in labels):
         reasons.append("changes with the order")
     if any(count > 1 for count in answers_by_teacher.values()):
         reasons.append("answered differently again")
+    return tuple(reasons)
+
+
+def _dispute(labels: Sequence[StoredLabel], names: dict[Judge, str], reasons: tuple[str, ...]) -> Dispute:
+    """All labels about a pair, oldest first."""
+    first, second = labels[0].segments
+    judgements = []
+    for label in labels:
+        pair = check_pair(label)
+        is_correct = None if pair is None else pair.is_correct
+        outcome = _outcome_in_order(label, (first, second))
+        judgements.append(Judgement(names[judge_of(label)], outcome, is_correct, label))
     true_returns = (labels[0].true_returns[0], labels[0].true_returns[1])
-    return Dispute(tuple(reasons), labels[0].goal, (first, second), true_returns, tuple(judgements))
+    return Dispute(reasons, labels[0].goal, (first, second), true_returns, tuple(judgements))

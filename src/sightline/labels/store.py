@@ -17,9 +17,10 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -102,6 +103,11 @@ INSERT OR IGNORE INTO waiting VALUES (
 """
 _LISTED = "(SELECT value FROM json_each(?))"
 """Part of a query: keys that are given as one JSON list, of any length."""
+
+_LABEL = "id, key, time, run, task, step, teacher, signature, kind, goal, levels, segments, origin"
+_ANSWER = "outcome, value, confidence, reason, seconds"
+_CALL = "position, stage, swapped, prompt, reply, input_tokens, output_tokens, exchanges.seconds, cost, error"
+"""Columns of a label, of its answer and of an exchange, in the order in which they are read."""
 
 _COUNTED_BEFORE: dict[str, Any] = {
     "input_tokens": 0,
@@ -285,13 +291,14 @@ class LabelStore:
         """Find the stored answer of the teacher with this signature to this question; None if none can be reused."""
         with self._reading():
             row = self._database.execute(
-                "SELECT id, outcome, value, confidence, reason, seconds FROM labels "
+                f"SELECT id, {_ANSWER} FROM labels "
                 "WHERE key = ? AND retracted IS NULL AND outcome != ? ORDER BY id DESC LIMIT 1",
                 (question.key(signature), Outcome.FAILED.value),
             ).fetchone()
             if row is None:
                 return None
-            return self._load_answer(row)
+            label, *answer = row
+            return _answer(answer, self._exchanges("SELECT ?", (label,)).get(label, []))
 
     def claim(self, question: Question, signature: str) -> bool:
         """Claim a question before it is asked, in whichever order; False if somebody else is asking it just now.
@@ -423,16 +430,16 @@ class LabelStore:
 
     def labels(self, run: str | None = None) -> list[StoredLabel]:
         """Labels that were not retracted, of one run or of all, oldest first."""
+        chosen = "FROM labels WHERE retracted IS NULL AND (? IS NULL OR run = ?)"
         with self._reading():
-            rows = self._database.execute(
-                "SELECT * FROM labels WHERE retracted IS NULL AND (? IS NULL OR run = ?) ORDER BY id", (run, run)
-            ).fetchall()
-            # One query for all of them: labels share segments.
+            # A query for each table, not for each label: there may be very many.
+            exchanges = self._exchanges(f"SELECT id {chosen}", (run, run))
             true_returns: dict[str, float] = {}
-            for row in self._database.execute("SELECT digest, true_rewards FROM segments"):
-                true_returns[row["digest"]] = float(np.sum(_rewards_of_json(row["true_rewards"])))
+            for digest, true_rewards in self._database.execute("SELECT digest, true_rewards FROM segments"):
+                true_returns[digest] = float(np.sum(_rewards_of_json(true_rewards)))
+            rows = self._database.execute(f"SELECT {_LABEL}, {_ANSWER} {chosen} ORDER BY id", (run, run))
             try:
-                return [self._load_label(row, true_returns) for row in rows]
+                return [_stored_label(row, exchanges, true_returns) for row in rows]
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise Damaged(
                     f"the label store '{self.folder}' holds a label that is none ({type(error).__name__})"
@@ -441,8 +448,12 @@ class LabelStore:
     def recorded(self) -> list[tuple[str, str, Answer, dict[str, Any]]]:
         """Time, key, answer and origin (see `Context`) of every label ever recorded, retracted or not."""
         with self._reading():
-            rows = self._database.execute("SELECT * FROM labels").fetchall()
-            return [(row["time"], row["key"], self._load_answer(row), json.loads(row["origin"])) for row in rows]
+            exchanges = self._exchanges("SELECT id FROM labels")
+            rows = self._database.execute(f"SELECT id, time, key, origin, {_ANSWER} FROM labels")
+            recorded = []
+            for label, time, key, origin, *answer in rows:
+                recorded.append((time, key, _answer(answer, exchanges.get(label, [])), json.loads(origin)))
+            return recorded
 
     def spent(self, run: str) -> Spent:
         """Cost of a run, retracted answers included."""
@@ -729,54 +740,35 @@ class LabelStore:
         with self._reading():
             # Replies of labels that failed: the label counts their cost.
             counted_rows = self._database.execute(
-                "SELECT exchanges.*, model FROM exchanges JOIN labels ON labels.id = exchanges.label "
+                f"SELECT {_CALL}, model FROM exchanges JOIN labels ON labels.id = exchanges.label "
                 "LEFT JOIN models USING (label, position) WHERE key = ? AND outcome = ? AND retracted IS NULL "
                 "AND error = '' AND position >= 0 ORDER BY labels.id, position",
                 (key, Outcome.FAILED.value),
             ).fetchall()
             # Replies to a question that was still being asked when its process ended: nothing counts their cost.
             uncounted_rows = self._database.execute(
-                "SELECT *, '' AS error, 0 AS position FROM replies WHERE key = ? ORDER BY rowid", (key,)
+                "SELECT 0, stage, swapped, prompt, reply, input_tokens, output_tokens, seconds, cost, '', model "
+                "FROM replies WHERE key = ? ORDER BY rowid",
+                (key,),
             ).fetchall()
-        calls = [replace(_model_call(row, row["model"] or ""), **_COUNTED_BEFORE) for row in counted_rows]
-        calls += [_model_call(row, row["model"]) for row in uncounted_rows]
+        calls = [replace(_model_call(row), **_COUNTED_BEFORE) for row in counted_rows]
+        calls += [_model_call(row) for row in uncounted_rows]
         return calls
 
-    def _load_answer(self, row: sqlite3.Row) -> Answer:
-        rows = self._database.execute(
-            "SELECT * FROM exchanges WHERE label = ? ORDER BY position", (row["id"],)
-        ).fetchall()
-        models: dict[int, str] = {}
+    def _exchanges(self, labels: str, parameters: Sequence[Any] = ()) -> dict[int, list[ModelCall]]:
+        """Exchanges of the labels whose ids a query gives, by their label, in order."""
+        # A store from before versions of models were kept has no table of them.
+        model, models = "''", ""
         if self._has_table("models"):
-            models = dict(
-                self._database.execute("SELECT position, model FROM models WHERE label = ?", (row["id"],)).fetchall()
-            )
-        exchanges = [_model_call(exchange, models.get(exchange["position"], "")) for exchange in rows]
-        return Answer(
-            outcome=Outcome(row["outcome"]),
-            value=row["value"],
-            confidence=row["confidence"],
-            reason=row["reason"],
-            exchanges=tuple(exchanges),
-            seconds=row["seconds"],
-        )
-
-    def _load_label(self, row: sqlite3.Row, true_returns: dict[str, float]) -> StoredLabel:
-        segments = tuple(json.loads(row["segments"]))
-        return StoredLabel(
-            id=row["id"],
-            key=row["key"],
-            time=row["time"],
-            context=Context(row["run"], row["task"], row["step"], json.loads(row["origin"])),
-            teacher=row["teacher"],
-            signature=row["signature"],
-            kind=row["kind"],
-            goal=tuple(json.loads(row["goal"])),
-            levels=row["levels"],
-            segments=segments,
-            true_returns=tuple(true_returns[digest] for digest in segments),
-            answer=self._load_answer(row),
-        )
+            model, models = "model", "LEFT JOIN models USING (label, position)"
+        exchanges: dict[int, list[ModelCall]] = {}
+        for label, *call in self._database.execute(
+            f"SELECT label, {_CALL}, {model} FROM exchanges {models} WHERE label IN ({labels}) "
+            "ORDER BY label, position",
+            parameters,
+        ):
+            exchanges.setdefault(label, []).append(_model_call(call))
+        return exchanges
 
 
 def existing_store(path: Path, trust: bool = False) -> Path:
@@ -845,20 +837,67 @@ def _exchange_row(label: int, position: int, call: ModelCall) -> dict[str, Any]:
     }
 
 
-def _model_call(row: sqlite3.Row, model: str) -> ModelCall:
+def _answer(values: Sequence[Any], exchanges: Sequence[ModelCall]) -> Answer:
+    """Answer from the columns `_ANSWER`."""
+    outcome, value, confidence, reason, seconds = values
+    return Answer(Outcome(outcome), value, confidence, reason, tuple(exchanges), seconds)
+
+
+def _model_call(values: Sequence[Any]) -> ModelCall:
+    """Exchange from the columns `_CALL` and the model's version, None if that is unknown."""
+    position, stage, swapped, prompt, reply, input_tokens, output_tokens, seconds, cost, error, model = values
     return ModelCall(
-        stage=row["stage"],
-        swapped=bool(row["swapped"]),
-        prompt=row["prompt"],
-        reply=row["reply"],
-        input_tokens=row["input_tokens"],
-        output_tokens=row["output_tokens"],
-        seconds=row["seconds"],
-        cost=row["cost"],
-        error=row["error"],
-        model=model,
-        reused=row["position"] < 0,
+        stage,
+        bool(swapped),
+        _one_copy(prompt),
+        reply,
+        input_tokens,
+        output_tokens,
+        seconds,
+        cost,
+        error,
+        model or "",
+        reused=position < 0,
     )
+
+
+@lru_cache(maxsize=1024)
+def _one_copy(text: str) -> str:
+    """The text itself, and for an equal one the same object: many questions are asked in the same words."""
+    return text
+
+
+def _stored_label(
+    row: Sequence[Any], exchanges: Mapping[int, Sequence[ModelCall]], true_returns: Mapping[str, float]
+) -> StoredLabel:
+    """Label from the columns `_LABEL` and `_ANSWER`.
+
+    Args:
+        exchanges: by the id of their label.
+        true_returns: by the digest of their segment.
+    """
+    label, key, time, run, task, step, teacher, signature, kind, goal, levels, digests, origin, *answer = row
+    segments = tuple(json.loads(digests))
+    return StoredLabel(
+        id=label,
+        key=key,
+        time=time,
+        context=Context(run, task, step, json.loads(origin)),
+        teacher=teacher,
+        signature=signature,
+        kind=kind,
+        goal=_goal_of_json(goal),
+        levels=levels,
+        segments=segments,
+        true_returns=tuple(true_returns[digest] for digest in segments),
+        answer=_answer(answer, exchanges.get(label, ())),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _goal_of_json(text: str) -> tuple[str, ...]:
+    """Goal of a label; most labels of a store have the same."""
+    return tuple(json.loads(text))
 
 
 def _waiting_question(row: sqlite3.Row) -> WaitingQuestion:

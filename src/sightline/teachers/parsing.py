@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sightline.labels.types import Outcome
 from sightline.models.chat.messages import Token
@@ -51,6 +52,8 @@ do: `further away: first`."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _REASON = re.compile(r",?\s+(?:because|since|as)\b|\s*[—–]\s*|\s+-+\s+", re.IGNORECASE)
 """Pattern of what parts an answer from its reason. A comma alone would not do: `First, I look at the pole`."""
+_AS_ASKED = re.compile(r'\s*\{"reason": ?"[^"\\]*", ?"answer": ?"(?P<answer>[^"\\]*)"\}\s*')
+"""Pattern of one JSON object in the very form that prompts ask for, which is read without looking for others."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,6}(?:\.[0-9]{1,6})?")
 _DECLINED = re.compile(
     r"(?:i(?:'m| am) (?:very )?sorry|sorry|i apologi[sz]e|unfortunately)?,? ?(?:but )?"
@@ -74,20 +77,25 @@ class Parsed:
     reason: str = ""
 
 
+_NO_ANSWER = Parsed(Outcome.UNPARSABLE, reason="the reply gives none of the answers")
+
+
 def parse_choice(text: str) -> Parsed:
     """Parse a comparison of two: FIRST, SECOND, EQUAL or UNSURE."""
+    return _parse(text, _read_choice, _without_reasons)
 
-    def read(answer: str) -> Parsed | None:
-        plain = _without_lead(answer)
-        nearer = _NEARER.fullmatch(plain)
-        if nearer:
-            plain = nearer["which"]
-        for outcome, spelling in _SPELLINGS.items():
-            if spelling.fullmatch(plain):
-                return Parsed(outcome)
-        return None
 
-    return _parse(text, read, _without_reasons)
+@lru_cache(maxsize=1024)
+def _read_choice(answer: str) -> Parsed | None:
+    """Read an answer to a comparison; most are one of a few words."""
+    plain = _without_lead(answer)
+    nearer = _NEARER.fullmatch(plain)
+    if nearer:
+        plain = nearer["which"]
+    for outcome, spelling in _SPELLINGS.items():
+        if spelling.fullmatch(plain):
+            return Parsed(outcome)
+    return None
 
 
 def parse_number(text: str, highest: int) -> Parsed:
@@ -116,6 +124,10 @@ def _parse(
         read: returns None for a text that is no answer.
         looser: parts of a line that may be answers where no line is one.
     """
+    # Nearly all replies are in the form that was asked for, and a store may hold hundreds of thousands.
+    as_asked = _AS_ASKED.fullmatch(text)
+    if as_asked:
+        return read(as_asked["answer"]) or _NO_ANSWER
     text = without_thoughts(text)
     spoken = text.strip()
     if not spoken:
@@ -130,7 +142,7 @@ def _parse(
         return Parsed(Outcome.UNPARSABLE, reason="the reply gives several answers")
     # None where there is no candidate, and where the only one is no answer.
     reading = readings.pop() if readings else None
-    return reading or Parsed(Outcome.UNPARSABLE, reason="the reply gives none of the answers")
+    return reading or _NO_ANSWER
 
 
 def _answers_in_json(text: str, read: Callable[[str], Parsed | None]) -> tuple[list[str], bool]:
