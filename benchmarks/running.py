@@ -24,6 +24,8 @@ from sightline.sweep import listed_values
 
 _INTO = os.environ.get("BENCHMARKS_SMALLEST_INTO")
 RESULTS = Path(_INTO) if _INTO else Path(__file__).parent / "results"
+SMALLEST = _INTO is not None
+"""Whether it is only tried that benchmarks run."""
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
 

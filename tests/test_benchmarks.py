@@ -14,7 +14,7 @@ import running
 from sightline.config.loading import load_recipe
 from sightline.config.recipe import ControlRecipe
 
-OTHERS = {"asking", "blackjack_rules", "running"}
+OTHERS = {"asking", "blackjack_rules", "gpu_models", "running"}
 """Imported by the others."""
 
 

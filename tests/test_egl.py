@@ -21,6 +21,7 @@ from sightline.envs.games import processes
 from sightline.envs.making import EnvMaker
 from sightline.envs.rendering import drawing_advice, prepare_rendering
 from sightline.errors import BadInput, RunFailed
+from sightline.models.device import SLOT
 from sightline_tasks import mujoco_rendering
 from small_envs import Clock
 
@@ -31,7 +32,7 @@ REVERSED = {0: 1, 1: 0, 3: 2}
 @pytest.fixture
 def _gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two GPUs and what EGL says of them; none of them chosen by the user."""
-    for name in (*egl.VARIABLES, "CUDA_VISIBLE_DEVICES", "LOCAL_RANK"):
+    for name in (*egl.VARIABLES, "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "LOCAL_WORLD_SIZE", SLOT):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", os.environ.copy())  # what is set for this process is forgotten
     monkeypatch.setattr(egl, "gpus_here", lambda: 2)
@@ -119,8 +120,12 @@ def test_a_driver_that_shows_hidden_gpus_is_left_alone(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("_gpus")
-def test_processes_of_torchrun_draw_where_they_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(os.environ, "LOCAL_RANK", "1")
+@pytest.mark.parametrize("variables", [{"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, {SLOT: "3"}])
+def test_processes_of_torchrun_and_of_sweeps_draw_where_they_compute(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setitem(os.environ, name, value)
     chosen = [egl.drawing_variables(worker)["MUJOCO_EGL_DEVICE_ID"] for worker in (None, 0, 1)]
     assert chosen == ["1", "1", "1"]
 

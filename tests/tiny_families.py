@@ -264,6 +264,25 @@ def _qwen2_5_vl() -> tuple[Any, Any]:
 
 
 def _qwen3_vl() -> tuple[Any, Any]:
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 32}
+    return qwen3_vl(
+        {"patch_size": 8, "merge_size": 2, "min_pixels": 16 * 16, "max_pixels": 64 * 64},
+        vision | {"patch_size": 8, "deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+        TEXT | {"num_key_value_heads": 2, "head_dim": 8},
+        [2, 1, 1],
+    )
+
+
+def qwen3_vl(
+    pictures: dict[str, int], vision: dict[str, Any], text: dict[str, Any], sections: list[int]
+) -> tuple[Any, Any]:
+    """Processor and random model of Qwen3-VL's kind.
+
+    Args:
+        pictures: settings of the image processor.
+        vision, text: of the towers; without a `vocab_size` the text tower has a row for each token.
+        sections: parts of a head's dimensions that are rotated by time, height and width.
+    """
     from transformers import (
         Qwen2VLImageProcessor,
         Qwen3VLConfig,
@@ -272,28 +291,13 @@ def _qwen3_vl() -> tuple[Any, Any]:
         Qwen3VLVideoProcessor,
     )
 
-    sizes = {"patch_size": 8, "merge_size": 2, "min_pixels": 16 * 16, "max_pixels": 64 * 64}
-    processor = _qwen_processor(Qwen2VLImageProcessor(**sizes), Qwen3VLProcessor, Qwen3VLVideoProcessor(patch_size=8))
+    videos = Qwen3VLVideoProcessor(patch_size=pictures["patch_size"])
+    processor = _qwen_processor(Qwen2VLImageProcessor(**pictures), Qwen3VLProcessor, videos)
     tokenizer = processor.tokenizer
+    rotations = _rotations(mrope_section=sections, mrope_interleaved=True)
     config = Qwen3VLConfig(
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 4,
-            "out_hidden_size": 32,
-            "patch_size": 8,
-            "deepstack_visual_indexes": [0],
-            "num_position_embeddings": 16,
-        },
-        text_config={
-            **TEXT,
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "vocab_size": len(tokenizer),
-            **IDS,
-            **_rotations(mrope_section=[2, 1, 1], mrope_interleaved=True),
-        },
+        vision_config=vision,
+        text_config={"vocab_size": len(tokenizer), **text, **IDS, **rotations},
         tie_word_embeddings=True,
         **_qwen_ids(tokenizer),
     )

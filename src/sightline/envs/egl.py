@@ -60,16 +60,22 @@ def drawing_variables(worker: int | None = None) -> dict[str, str]:
     Args:
         worker: number of a worker process, from 0; these take the GPUs in turn. None: this process itself.
     """
+    from sightline.models.device import SLOT  # not at the top: as a program this file is alone
+
     gpus = drawing_gpus()
-    # Under torchrun every process computes on a GPU of its own, and its workers draw there.
-    rank = os.environ.get("LOCAL_RANK")
-    if rank is not None:
-        worker = int(rank)
-    if worker is None and "CUDA_VISIBLE_DEVICES" in os.environ:
-        worker = 0
-    if not gpus or worker is None:
+    if not gpus:
         return {}
-    return dict.fromkeys(VARIABLES, str(gpus[worker % len(gpus)]))
+    place = worker
+    slot = os.environ.get(SLOT)
+    rank = os.environ.get("LOCAL_RANK")
+    if slot is not None or rank is not None:
+        # Processes of sweeps and of torchrun compute on a GPU each (`own_gpu` beside `SLOT`), and draw with that one.
+        place = int(slot or 0) * int(os.environ.get("LOCAL_WORLD_SIZE", "1")) + int(rank or 0)
+    elif worker is None and "CUDA_VISIBLE_DEVICES" in os.environ:
+        place = 0
+    if place is None:
+        return {}
+    return dict.fromkeys(VARIABLES, str(gpus[place % len(gpus)]))
 
 
 def drawing_in_words() -> str | None:
