@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,16 +17,22 @@ from gymnasium import spaces
 
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.learners import policy_weights
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed, SightlineWarning
 from sightline.models.device import SMALL_MODEL, choose_device, choose_devices
+from sightline.models.encoder_base import TowerPair
 from sightline.models.encoder_files import encoder_weights
 from sightline.models.encoders import load_encoder
+from sightline.models.memory import BatchSize
 from sightline.models.sharing_out import shared_out
+from sightline.models.uploads import Uploads
 from sightline.models.vlm.loading import BUNDLED as VLMS
 from sightline.models.vlm.loading import weights_known
 from sightline.models.weights import count_weights
+from sightline.rewards.base import Clip, RewardModel
 from sightline.rewards.learned.config import CNNConfig, FittingConfig, StatesConfig
 from sightline.rewards.learned.reward import EnsembleReward
+from sightline.rewards.progress import ProgressReward
+from sightline.rewards.wrap import wrap
 from sightline.rewards.zero_shot import ZeroShotReward
 
 PATIENCE = 60
@@ -351,3 +360,255 @@ def test_a_reward_on_two_devices(frames_of: Callable[..., np.ndarray]) -> None:
     one = ZeroShotReward(**words, device="cpu")
     two = ZeroShotReward(**words, device="cpu:0,cpu:1")
     np.testing.assert_array_equal(two(frames_of(5)), one(frames_of(5)))
+
+
+# -- frames on their way to a device ----------------------------------------------------------------------------------
+
+
+def test_uploads_to_a_gpu_wait_for_the_batch_before_the_last(
+    monkeypatch: pytest.MonkeyPatch, frames_of: Callable[..., np.ndarray]
+) -> None:
+    """A stand-in for CUDA tells in which order it is asked what."""
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def synchronize(self) -> None:
+            log.append(f"wait for {self.number}")
+
+    class Computing:
+        batches = 0
+
+        def record_event(self) -> Event:
+            self.batches += 1
+            return Event(self.batches)
+
+        def wait_stream(self, stream: Any) -> None:
+            log.append("compute after copy")
+
+    class Pixels:
+        device = torch.device("cpu")
+
+        def __init__(self, frames: np.ndarray) -> None:
+            assert frames.dtype == np.uint8
+
+        def pin_memory(self) -> Pixels:
+            log.append("pin")
+            return self
+
+        def to(self, device: torch.device, non_blocking: bool = False) -> Pixels:
+            assert str(device) == "cuda:1" and non_blocking
+            log.append("copy")
+            return self
+
+        def record_stream(self, stream: Any) -> None:
+            log.append("keep until computed")
+
+    computing = Computing()
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: "copies")
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: computing)
+    monkeypatch.setattr("sightline.models.uploads.as_tensor", Pixels)
+    uploads = Uploads(torch.device("cuda:1"))
+    for _ in range(4):
+        uploads.upload(frames_of(2))
+        uploads.computed()
+    upload = ["pin", "copy", "compute after copy", "keep until computed"]
+    assert log == [*upload, *upload, "wait for 1", *upload, "wait for 2", *upload]
+
+
+def test_embeddings_are_copied_to_the_host_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, frames_of: Callable[..., np.ndarray]
+) -> None:
+    encoder = load_encoder(name, device="cpu", batch_size=2)
+    copies: list[tuple[int, ...]] = []
+    cpu = torch.Tensor.cpu
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        copies.append(tuple(tensor.shape))
+        return cpu(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", count)
+    embeddings = encoder.embed_frames(frames_of(7))
+    assert copies == [embeddings.shape]
+
+
+class OnDevice(torch.Tensor):
+    """Frames that a simulator has drawn on a GPU: whoever takes them to the host fails."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        goes_to_host = getattr(function, "__name__", "") in ("cpu", "numpy", "__array__")
+        if goes_to_host and args[0].dtype == torch.uint8:
+            raise AssertionError("frames were taken to the host")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+def on_device(frames: np.ndarray) -> Any:
+    return torch.from_numpy(frames).as_subclass(OnDevice)
+
+
+def test_the_stand_in_for_frames_on_a_gpu_fails_on_the_host(frames_of: Callable[..., np.ndarray]) -> None:
+    for take in (lambda frames: frames.cpu(), lambda frames: frames.numpy(), np.asarray):
+        with pytest.raises(AssertionError, match="taken to the host"):
+            take(on_device(frames_of(1)))
+
+
+@pytest.mark.parametrize("aspect", ["crop", "pad", "squash"])
+def test_frames_on_a_device_are_embedded_there(name: str, aspect: Any, frames_of: Callable[..., np.ndarray]) -> None:
+    encoder: Any = load_encoder(name, device="cpu", batch_size=2, aspect=aspect)
+    for frames in (frames_of(5), frames_of(3, encoder.image_size, encoder.image_size), frames_of(0)):
+        embeddings = encoder.embed_frames(on_device(frames))
+        assert isinstance(embeddings, torch.Tensor) and embeddings.dtype == torch.float32
+        np.testing.assert_array_equal(embeddings.numpy(), encoder.embed_frames(frames))
+
+
+def test_a_clip_on_a_device_is_rewarded_as_one_of_the_host(frames_of: Callable[..., np.ndarray]) -> None:
+    frames = frames_of(6, 40, 80).reshape(3, 2, 40, 80, 3)
+    first = np.array([[True, True], [False, False], [False, True]])
+    words = {"goal": "a pole standing upright", "baseline": "a pole", "device": "cpu"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SightlineWarning)  # of noise, which nobody was taught
+        for views in (1, 2):
+            for kind in (ZeroShotReward, ProgressReward):
+                model = kind(**words, views=views)
+                expected = model(Clip(first, frames=frames))
+                np.testing.assert_array_equal(model(Clip(first, frames=on_device(frames))), expected, strict=True)
+
+
+class DrawsOnDevice(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Two environments that are drawn on a GPU, as a stand-in for those of simulators that run there."""
+
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP, "render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+    num_envs = 2
+    single_observation_space = spaces.Box(-1, 1, (1,))
+    single_action_space = spaces.Discrete(2)
+    observation_space = spaces.Box(-1, 1, (2, 1))
+    action_space = spaces.MultiDiscrete([2, 2])
+
+    def __init__(self, frames: Sequence[np.ndarray]) -> None:
+        self.frames = frames
+        self.time = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.time = 0
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.time += 1
+        over = np.zeros(2, bool)
+        return np.full((2, 1), self.time / 100, np.float32), torch.zeros(2), over, over, {}
+
+    def render(self) -> Any:
+        return on_device(self.frames[self.time % len(self.frames)])
+
+
+def test_a_vector_of_environments_that_draws_on_a_device_is_rewarded_there(
+    frames_of: Callable[..., np.ndarray],
+) -> None:
+    """Longer than pictures are watched."""
+    frames = [frames_of(2, seed=seed) for seed in range(3)]
+    model = ZeroShotReward("a pole standing upright", "a pole", device="cpu", warn=False)
+    env: Any = wrap(DrawsOnDevice(frames), model)
+    env.reset(seed=0)
+    for time in range(1, 56):
+        rewards = env.step(np.zeros(2, int))[1]
+        assert isinstance(rewards, torch.Tensor)
+        np.testing.assert_allclose(rewards.numpy(), model(frames[time % 3]), atol=1e-6)
+
+
+def test_frames_of_one_colour_on_a_device_are_warned_of() -> None:
+    env: Any = wrap(
+        DrawsOnDevice([np.full((2, 64, 64, 3), 7, np.uint8)]), ZeroShotReward("a pole", device="cpu", warn=False)
+    )
+    env.reset(seed=0)
+    with pytest.warns(SightlineWarning, match=r"are of one colour, \(7, 7, 7\)"):
+        list(map(env.step, np.zeros((50, 2), int)))
+
+
+def test_a_model_that_does_not_know_tensors_is_given_arrays(frames_of: Callable[..., np.ndarray]) -> None:
+    class Brightness(RewardModel):
+        def reward(self, clip: Clip) -> np.ndarray:
+            assert isinstance(clip.frames, np.ndarray)
+            return clip.frames.mean((2, 3, 4)).astype(np.float32)
+
+    env: Any = wrap(DrawsOnDevice([frames_of(2)]), Brightness())
+    env.reset(seed=0)
+    with pytest.raises(Exception, match="taken to the host"):
+        env.step(np.zeros(2, int))
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has a total capacity of 8 GiB"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError(FULL),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_halved_once(error: Exception) -> None:
+    batches = BatchSize(128, "encoder 'large'")
+    sizes: list[int] = []
+
+    def compute(size: int) -> str:
+        sizes.append(size)
+        if size > 64:
+            raise error
+        return "done"
+
+    with pytest.warns(SightlineWarning, match="^encoder 'large' ran out of memory with batches of 128 .* on with 64$"):
+        assert batches.fitting(compute) == "done"
+    assert batches.fitting(compute) == "done" and sizes == [128, 64, 64]
+
+    def others_fill_the_device(size: int) -> str:
+        raise error
+
+    with pytest.raises(RunFailed, match=r"^encoder 'large' ran out of memory with batches of 64 frames") as caught:
+        batches.fitting(others_fill_the_device)
+    assert "\n" not in str(caught.value) and "lower reward.batch_size" in str(caught.value)
+    with pytest.raises(RunFailed, match="batches of 1 frames"):
+        BatchSize(1, "it").fitting(others_fill_the_device)
+
+
+def test_other_errors_halve_nothing() -> None:
+    batches = BatchSize(128, "it")
+
+    def fail(size: int) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        batches.fitting(fail)
+    assert batches.frames == 128
+
+
+def test_an_encoder_whose_batches_do_not_fit_goes_on_with_halves(frames_of: Callable[..., np.ndarray]) -> None:
+    encoder: Any = load_encoder("bundled", device="cpu:0,cpu:1", batch_size=4)
+    expected = load_encoder("bundled", device="cpu", batch_size=2).embed_frames(frames_of(9))
+
+    def fill(_: Any, inputs: Any) -> None:
+        if len(inputs[0]) > 2:
+            raise torch.OutOfMemoryError(FULL)
+
+    for tower in (encoder, *encoder._copies):
+        tower._visual.register_forward_pre_hook(fill)
+    with pytest.warns(SightlineWarning, match="encoder 'bundled' ran out of memory with batches of 4 frames"):
+        embeddings = encoder.embed_frames(frames_of(9))
+    np.testing.assert_array_equal(embeddings, expected)
+
+
+def test_a_model_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError(FULL)
+
+    monkeypatch.setattr(TowerPair, "spread", full)
+    with pytest.raises(BadInput, match=r"^encoder 'bundled' does not fit into the memory of device=cpu ") as caught:
+        load_encoder("bundled", device="cpu")
+    assert "\n" not in str(caught.value)

@@ -65,7 +65,7 @@ def test_reward_equals_both_definitions(
     g, b = texts[: len(goal)].mean(axis=0), texts[len(goal) :].mean(axis=0)
     assert np.linalg.norm(g - b) > 0.01
     assert np.ptp(x @ g) > 1e-3
-    encoder = load_encoder(f"local-dir:{folder}", device="cpu", dtype="float32")
+    encoder = load_encoder(f"local-dir:{folder}", device="cpu", dtype="float32", resizing="pillow")
     for alpha in ALPHAS:
         reward = ZeroShotReward(goal, baseline, alpha=alpha, encoder=encoder)(frames)
         assert reward.dtype == np.float32
@@ -86,7 +86,7 @@ def test_alpha_zero_with_one_sentence_is_the_cosine(
 ) -> None:
     frames = frames_of(5)
     x, (g, _) = embeddings_in_float64(encoder_folder(size), frames, (SENTENCES[0], SENTENCES[2]))
-    encoder = load_encoder(f"local-dir:{encoder_folder(size)}", device="cpu")
+    encoder = load_encoder(f"local-dir:{encoder_folder(size)}", device="cpu", resizing="pillow")
     reward = ZeroShotReward(SENTENCES[:1], SENTENCES[2:3], alpha=0.0, encoder=encoder)(frames)
     np.testing.assert_allclose(reward, x @ g, rtol=0, atol=1e-5)
 

@@ -97,6 +97,12 @@ def checked_frame(rendered: Any) -> np.ndarray:
     return np.ascontiguousarray(picture[..., :3])
 
 
+def is_tensor_of_frames(rendered: Any) -> bool:
+    """Whether an environment rendered the frames of several as a tensor of torch, uint8[N, H, W, 3], on any device."""
+    is_tensor = hasattr(rendered, "detach")
+    return is_tensor and str(rendered.dtype) == "torch.uint8" and rendered.ndim == 4 and rendered.shape[3] == 3
+
+
 def to_array(rendered: Any) -> np.ndarray:
     """What an environment rendered, as a numpy array of whatever dtype and shape it has."""
     if hasattr(rendered, "detach"):  # torch, perhaps on a GPU

@@ -34,8 +34,8 @@ class PictureWatch:
 
     def __init__(self) -> None:
         self.steps = 0
-        self._pictures: list[np.ndarray] = []
-        self._opening: list[np.ndarray] = []  # the first picture of each present episode
+        self._pictures: list[Any] = []
+        self._opening: list[Any] = []  # the first picture of each present episode
         self._observed: Any = None
         # bool[N]: whether the picture differed from the first of all, and from the first of its episode.
         self._drawn = np.zeros(0, bool)
@@ -45,29 +45,29 @@ class PictureWatch:
         self._moves_within = 0
 
     def see(
-        self, pictures: Sequence[np.ndarray] | np.ndarray, observed: Any, begins: Sequence[bool] | np.ndarray = ()
+        self, pictures: Sequence[Any] | np.ndarray, observed: Any, begins: Sequence[bool] | np.ndarray = ()
     ) -> None:
         """Look at one step.
 
         Args:
-            pictures: uint8[H, W, 3] of each environment.
+            pictures: uint8[H, W, 3] of each environment, of numpy or torch, whose pictures stay on their device.
             observed: what the environments observed in the states that the pictures show, in any form.
             begins: bool[N], where an episode has begun since the step before; empty if that is not known.
         """
         self.steps += 1
         if self.steps == 1:
-            self._pictures = [np.array(picture) for picture in pictures]
+            self._pictures = [_copied(picture) for picture in pictures]
             self._opening = list(self._pictures)
             self._observed = copy.deepcopy(observed)
             self._drawn = np.zeros(len(pictures), bool)
             self._redrawn = np.zeros(len(pictures), bool)
             return
         for i, picture in enumerate(pictures):
-            self._drawn[i] = self._drawn[i] or not np.array_equal(self._pictures[i], picture)
+            self._drawn[i] = self._drawn[i] or not _same(self._pictures[i], picture)
             if len(begins) and begins[i]:
-                self._opening[i] = np.array(picture)
+                self._opening[i] = _copied(picture)
             else:
-                self._redrawn[i] = self._redrawn[i] or not np.array_equal(self._opening[i], picture)
+                self._redrawn[i] = self._redrawn[i] or not _same(self._opening[i], picture)
         # Comparing what is observed costs time, and is needed only while pictures are suspect.
         if not self.is_content and not equal(self._observed, observed):
             self._moves += 1
@@ -126,6 +126,14 @@ class PictureWatch:
             return []
         unchanged = np.flatnonzero(~self._drawn).tolist()
         return [i for i in unchanged if (self._pictures[i] == self._pictures[i][0, 0]).all()]
+
+
+def _copied(picture: Any) -> Any:
+    return picture.clone() if hasattr(picture, "clone") else np.array(picture)
+
+
+def _same(first: Any, second: Any) -> bool:
+    return first.shape == second.shape and bool((first == second).all())
 
 
 def equal(first: Any, second: Any, tolerance: float = 0.0) -> bool:

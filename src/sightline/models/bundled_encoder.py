@@ -241,7 +241,7 @@ class BundledEncoder(OpenClipFormat):
         return [word for word, encoding in encodings.items() if self._unknown in encoding.ids]
 
     def _resized_exactly(self, frames: np.ndarray) -> np.ndarray:
-        return resized_by_pillow(frames, (self.image_size, self.image_size), self._resample)
+        return np.asarray(resized_by_pillow(frames, (self.image_size, self.image_size), self._resample))
 
     def _text_tower(self, sentences: list[str]) -> Tensor:
         if self._text is None:

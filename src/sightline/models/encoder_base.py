@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,17 +16,23 @@ from sightline.errors import BadInput, RunFailed
 from sightline.models.encoder_files import BUNDLED, encoder_folder
 from sightline.models.familiarity import EARLY_LAYER, TaughtPictures
 from sightline.models.hub import means_folder
-from sightline.models.resizing import resized_by_pillow, resized_by_torch, shortest_side_cut
+from sightline.models.memory import BatchSize
+from sightline.models.resizing import on_the_host, padded, resized_by_pillow, resized_by_torch, shortest_side_cut
 from sightline.models.sentences import check_length, words_of
 from sightline.models.sharing_out import shared_out
 from sightline.models.shrinking import Shrinker, equal_inputs
+from sightline.models.uploads import Uploads, as_tensor
 
 if TYPE_CHECKING:
     import torch
 
 
 class Encoder(Protocol):
-    """Image-text encoder: an image tower and a text tower with a common embedding space."""
+    """Image-text encoder: an image tower and a text tower with a common embedding space.
+
+    Those that Sightline loads read frames of torch, too, which they say by `reads_tensors = True`. They embed them as a
+    tensor on their own device, and frames of a GPU do not pass the host.
+    """
 
     name: str
     image_size: int
@@ -66,7 +72,8 @@ class TowerPair:
     aspect: Aspect
     where: str
     """The devices that read frames, and why they were chosen."""
-    _batch_size: int
+    reads_tensors = True
+    _batch_size: BatchSize
     _device: torch.device
     _copies: tuple[TowerPair, ...] = ()
     """Copies of the image tower on further devices."""
@@ -75,6 +82,8 @@ class TowerPair:
     _resample: int
     """Pillow's number of the model's own interpolation."""
     _resizing: Resizing = "torch"
+    _reads_uploads = True
+    """Whether the model's preprocessing reads frames on the device."""
 
     def cut_off(self, height: int, width: int) -> tuple[float, float]:
         if self.aspect != "crop":
@@ -85,24 +94,24 @@ class TowerPair:
         visible = crop * min(height, width) / edge  # side of the cut square, in pixels of the frame
         return max(0.0, (height - visible) / 2), max(0.0, (width - visible) / 2)
 
-    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+    def shrink_frames(self, frames: Any) -> Any:
         return self._shrinker(frames)
 
     @cached_property
     def _shrinker(self) -> Shrinker:
         return Shrinker(self._resized, lambda full, small: equal_inputs(self._inputs(full), self._inputs(small)))
 
-    def _resized(self, frames: np.ndarray) -> np.ndarray:
-        """uint8[N, H, W, 3] -> uint8[N, h, w, 3]: frames that `aspect` has made square, resized and cut as the model's
-        own transform does."""
+    def _resized(self, frames: Any) -> Any:
+        """uint8[N, H, W, 3] -> uint8[N, h, w, 3], of numpy or torch: frames that `aspect` has made square, resized and
+        cut as the model's own transform does."""
         raise NotImplementedError
 
-    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
+    def _inputs(self, frames: Any) -> dict[str, torch.Tensor]:
         """What the image tower is given of frames uint8[N, H, W, 3], by the names of its arguments."""
         raise NotImplementedError
 
-    def _square(self, frames: np.ndarray) -> np.ndarray:
-        """uint8[N, H, W, 3] as the model's own transform is given them, according to `aspect`."""
+    def _square(self, frames: Any) -> Any:
+        """uint8[N, H, W, 3], of numpy or torch, as the model's own transform is given them, according to `aspect`."""
         height, width = frames.shape[1:3]
         if self.aspect == "crop" or height == width:
             return frames
@@ -112,7 +121,7 @@ class TowerPair:
             left = (side - width) // 2
             bottom = side - height - top
             right = side - width - left
-            return np.pad(frames, ((0, 0), (top, bottom), (left, right), (0, 0)))
+            return padded(frames, (top, bottom), (left, right))
         # With the model's own interpolation, and to the size that its transform begins with: there is nothing left for
         # it to resize.
         edge, _ = self._resize_and_crop_sides()
@@ -138,26 +147,50 @@ class TowerPair:
         """Replace the image tower by a copy on another device, and give up the text tower."""
         raise NotImplementedError
 
-    def embed_frames(self, frames: np.ndarray) -> np.ndarray:
+    def embed_frames(self, frames: Any) -> Any:
         return self._embed_on([self, *self._copies], frames)
 
-    def _embed_on(self, towers: Sequence[TowerPair], frames: np.ndarray) -> np.ndarray:
-        if frames.ndim != 4 or frames.shape[3] != 3 or frames.dtype != np.uint8:
+    def _embed_on(self, towers: Sequence[TowerPair], frames: Any) -> Any:
+        if frames.ndim != 4 or frames.shape[3] != 3 or not str(frames.dtype).endswith("uint8"):
             raise ValueError(f"frames must be uint8[N, H, W, 3], not {frames.dtype}{list(frames.shape)}")
-        # The same batches on however many devices: the rounding of a product depends on their size.
-        batches = [frames[start : start + self._batch_size] for start in range(0, len(frames), self._batch_size)]
-        if not batches:
-            return np.empty((0, self._dim()), np.float32)
-        return np.concatenate(shared_out(TowerPair._embed_batch, towers, batches))
+        if not len(frames):
+            return self.embed_frames(_one_black_frame(frames))[:0]
+        return self._batch_size.fitting(lambda size: self._embed_batches(towers, frames, size))
 
-    def _embed_batch(self, frames: np.ndarray) -> np.ndarray:
+    def _embed_batches(self, towers: Sequence[TowerPair], frames: Any, size: int) -> Any:
         import torch
 
-        # In each thread anew: the mode is a thread's own.
-        with torch.inference_mode():
-            embeddings = self._image_tower(frames)
-            # Normalised in float32, whatever the towers compute in.
-            return torch.nn.functional.normalize(embeddings.float(), dim=-1).cpu().numpy()
+        # The same batches on however many devices: the rounding of a product depends on their size.
+        batches = [frames[start : start + size] for start in range(0, len(frames), size)]
+        workers = [tower.worker() for tower in towers]
+        embedded = shared_out(lambda worker, batch: worker(batch), workers, batches)
+        # Left on their devices until all are there: each copy to the host would wait for the device.
+        embeddings = torch.cat([batch.to(self._device) for batch in embedded])
+        return embeddings if isinstance(frames, torch.Tensor) else embeddings.cpu().numpy()
+
+    def worker(self) -> Callable[[Any], torch.Tensor]:
+        """What embeds the batches of one call on this device: uint8[N, H, W, 3] -> float32[N, D] there."""
+        import torch
+
+        uploads = Uploads(self._device)
+
+        def embed(frames: Any) -> torch.Tensor:
+            # In each thread anew: the mode is a thread's own.
+            with torch.inference_mode():
+                frames = self._before_upload(frames)
+                if self._reads_uploads:
+                    frames = uploads.upload(frames)
+                embeddings = self._image_tower(frames)
+                # Normalised in float32, whatever the towers compute in.
+                unit = torch.nn.functional.normalize(embeddings.float(), dim=-1)
+                uploads.computed()
+                return unit
+
+        return embed
+
+    def _before_upload(self, frames: Any) -> Any:
+        """Frames after what only the host can do with them."""
+        return frames
 
     def embed_texts(self, sentences: Sequence[str]) -> np.ndarray:
         import torch
@@ -173,11 +206,8 @@ class TowerPair:
     def free_text_tower(self) -> None:
         raise NotImplementedError
 
-    def _dim(self) -> int:
-        black = np.zeros((1, 8, 8, 3), np.uint8)
-        return int(self.embed_frames(black).shape[1])
-
-    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+    def _image_tower(self, frames: Any) -> torch.Tensor:
+        """float[N, D] of frames uint8[N, H, W, 3], of numpy or on the device."""
         raise NotImplementedError
 
     def _text_tower(self, sentences: list[str]) -> torch.Tensor:
@@ -213,7 +243,7 @@ class OpenClipFormat(TowerPair):
         self._resizing = resizing
         self._device = device
         self._dtype = dtype
-        self._batch_size = batch_size
+        self._batch_size = BatchSize(batch_size, f"encoder '{name}'")
         self._visual = image_tower.to(device=device, dtype=dtype)
         self._resize_mode = preprocessing.get("resize_mode", "shortest")
         self._resample = int(Image.Resampling.BICUBIC)
@@ -232,44 +262,48 @@ class OpenClipFormat(TowerPair):
         self._std = self._std.to(device)
         self.free_text_tower()
 
-    def unfamiliarity(self, frames: np.ndarray) -> np.ndarray | None:
+    def unfamiliarity(self, frames: Any) -> np.ndarray | None:
         """How far frames are from the pictures that the encoder was taught: uint8[N, H, W, 3] -> float64[N], where 1 is
         farther than nearly all of those. None where its folder does not say."""
         if self._taught_pictures is None:
             return None
         return self._taught_pictures.distance(self.features(frames))
 
-    def features(self, frames: np.ndarray) -> np.ndarray:
+    def features(self, frames: Any) -> np.ndarray:
         """Features by which `TaughtPictures` compares frames: uint8[N, H, W, 3] -> float32[N, channels + D].
 
         Raises:
             AttributeError: the image tower has no such layer.
         """
-        channels: list[np.ndarray] = []
+        import torch
+
+        channels: list[torch.Tensor] = []
 
         def average(_: Any, __: Any, output: torch.Tensor) -> None:
-            channels.append(output.float().mean((2, 3)).cpu().numpy())
+            channels.append(output.float().mean((2, 3)))
 
         # The layer's output is caught on its way: the tower itself gives the embedding only.
         handle = self._visual.get_submodule(EARLY_LAYER).register_forward_hook(average)
         try:
-            embeddings = self._embed_on([self], frames)
+            embeddings = torch.as_tensor(self._embed_batches([self], frames, self._batch_size.frames))
         finally:
             handle.remove()
-        return np.concatenate([np.concatenate(channels), embeddings], axis=1)
+        return np.concatenate([torch.cat(channels).cpu().numpy(), embeddings.cpu().numpy()], axis=1)
 
-    def preprocess(self, frames: np.ndarray) -> torch.Tensor:
-        """uint8[N, H, W, 3] -> float32[N, 3, S, S] on the model's device: open_clip's own transform of frames that
-        `aspect` has made square, equal to the bit if `resizing` is `pillow`."""
-        import torch
-
+    def preprocess(self, frames: Any) -> torch.Tensor:
+        """uint8[N, H, W, 3], of numpy or torch, -> float32[N, 3, S, S] on the model's device: open_clip's own transform
+        of frames that `aspect` has made square, equal to the bit if `resizing` is `pillow`."""
         frames = self._resized(frames)
-        # A renderer's frames may be read-only, of which torch would warn; nothing here writes into them.
-        writeable = np.require(frames, requirements=["C", "W"])
-        pixels = torch.from_numpy(writeable).to(self._device)
+        pixels = as_tensor(frames) if isinstance(frames, np.ndarray) else frames
+        pixels = pixels.to(self._device)
         return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(self._mean).div_(self._std)
 
-    def _resized(self, frames: np.ndarray) -> np.ndarray:
+    def _before_upload(self, frames: Any) -> Any:
+        # Pillow's part comes first, so that they need not come back for it.
+        by_torch = self._resizing == "torch" and self._resize_mode in ("squash", "shortest")
+        return frames if by_torch else self._resized(frames)
+
+    def _resized(self, frames: Any) -> Any:
         frames = self._square(frames)
         if frames.shape[1:3] == (self.image_size, self.image_size):
             return frames  # resizing would leave them as they are
@@ -278,13 +312,13 @@ class OpenClipFormat(TowerPair):
             return resized_by_torch(frames, (side, side), self._resample)
         if self._resizing == "torch" and self._resize_mode == "shortest":
             return shortest_side_cut(frames, side, self._resample)
-        return self._resized_exactly(frames)
+        return on_the_host(self._resized_exactly, frames)
 
     def _resized_exactly(self, frames: np.ndarray) -> np.ndarray:
         """uint8[N, H, W, 3] -> uint8[N, S, S, 3], as the model's own transform does it with Pillow."""
         raise NotImplementedError
 
-    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
+    def _inputs(self, frames: Any) -> dict[str, torch.Tensor]:
         return {"x": self.preprocess(frames)}
 
     def _resize_and_crop_sides(self) -> tuple[int | None, int]:
@@ -292,7 +326,7 @@ class OpenClipFormat(TowerPair):
         edge = self.image_size if self._resize_mode == "shortest" else None
         return edge, self.image_size
 
-    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+    def _image_tower(self, frames: Any) -> torch.Tensor:
         features = self._visual(self.preprocess(frames).to(self._dtype))
         pooled: torch.Tensor = features[0] if isinstance(features, tuple) else features
         return pooled
@@ -304,6 +338,12 @@ def unknown_words(tokenizer: Any, sentences: Sequence[str]) -> list[str]:
         return []
     ids = {word: tokenizer(word, add_special_tokens=False)["input_ids"] for word in words_of(sentences)}
     return [word for word in ids if tokenizer.unk_token_id in ids[word]]
+
+
+def _one_black_frame(like: Any) -> Any:
+    """A frame uint8[1, 8, 8, 3] of the kind of an empty array or tensor."""
+    black = np.zeros((1, 8, 8, 3), np.uint8)
+    return black if isinstance(like, np.ndarray) else as_tensor(black).to(like.device)
 
 
 def _channels(values: Sequence[float], device: torch.device) -> torch.Tensor:

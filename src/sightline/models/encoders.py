@@ -18,6 +18,7 @@ from sightline.models.device import choose_devices, devices_in_words, dtype_for
 from sightline.models.encoder_base import Encoder, TowerPair
 from sightline.models.encoder_files import BUNDLED, encoder_weights
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.memory import room_on
 from sightline.requirements import keep_llvms_apart
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def load_encoder(
         resizing: `torch` for frames in batches, or `pillow` for open_clip's own way, one by one; see `Resizing`.
 
     Raises:
-        BadInput: there is no model of that name, or another argument is not valid.
+        BadInput: there is no model of that name, it does not fit into the device's memory, or another argument is not
+            valid.
         RunFailed: the model cannot be downloaded, or its files are damaged.
     """
     keep_llvms_apart()  # an environment may have drawn before
@@ -60,8 +62,9 @@ def load_encoder(
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
     weights = encoder_weights(name)
     devices = choose_devices(device, weights)
-    encoder = _load(name, devices[0], dtype_for(dtype, devices[0]), int(batch_size), aspect, resizing)
-    encoder.spread(devices[1:])
+    with room_on(device, f"encoder '{name}'"):
+        encoder = _load(name, devices[0], dtype_for(dtype, devices[0]), int(batch_size), aspect, resizing)
+        encoder.spread(devices[1:])
     encoder.where = devices_in_words(device, devices, weights)
     return encoder
 

@@ -11,7 +11,8 @@ import numpy as np
 from sightline.config.basics import Aspect, Resizing
 from sightline.errors import BadInput
 from sightline.models.encoder_base import TowerPair, cannot_load, unknown_words
-from sightline.models.shrinking import resized_by
+from sightline.models.memory import BatchSize
+from sightline.models.shrinking import resized_by, takes_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ class HuggingFaceEncoder(TowerPair):
         self.aspect = aspect
         self._device = device
         self._dtype = dtype
-        self._batch_size = batch_size
+        self._batch_size = BatchSize(batch_size, f"encoder '{name}'")
         source = name.removeprefix("hf:")
         try:
             # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
@@ -52,6 +53,7 @@ class HuggingFaceEncoder(TowerPair):
         self._context_length = int(model.config.text_config.max_position_embeddings)
         self._has_text_tower = True
         images = self._processor.image_processor
+        self._reads_uploads = takes_tensors(images)
         self.image_size = image_processor_size(images) or _vision_size(model.config.vision_config)
         # The interpolation is one of Pillow's numbers, or of torchvision's words.
         resample: Any = getattr(images, "resample", None)
@@ -89,19 +91,26 @@ class HuggingFaceEncoder(TowerPair):
             return None, self.image_size
         return int(edge), self.image_size
 
-    def _image_tower(self, frames: np.ndarray) -> torch.Tensor:
+    def _image_tower(self, frames: Any) -> torch.Tensor:
         inputs = self._to_device(self._inputs(frames))
         # One layout in memory, whatever the processor had to do: convolutions round by it.
         inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype).contiguous()
         return _pooled(self._model.get_image_features(**inputs))
 
-    def _inputs(self, frames: np.ndarray) -> dict[str, torch.Tensor]:
-        """Preprocessing: the model's own image processor."""
-        pictures = list(self._square(writeable(frames)))
-        return dict(self._processor.image_processor(images=pictures, return_tensors="pt"))
+    def _inputs(self, frames: Any) -> dict[str, torch.Tensor]:
+        """Preprocessing: the model's own image processor, where the frames are."""
+        return dict(self._processor.image_processor(images=list(self._pictures(frames)), return_tensors="pt"))
 
-    def _resized(self, frames: np.ndarray) -> np.ndarray:
-        return resized_by(self._processor.image_processor, self._square(writeable(frames)))
+    def _resized(self, frames: Any) -> Any:
+        return resized_by(self._processor.image_processor, self._pictures(frames))
+
+    def _pictures(self, frames: Any) -> Any:
+        """Frames that `aspect` has made square, in a form that the processor takes."""
+        if isinstance(frames, np.ndarray):
+            return self._square(writeable(frames))
+        if self._reads_uploads:
+            return self._square(frames)
+        return self._square(frames.cpu().numpy())
 
     def _text_tower(self, sentences: list[str]) -> torch.Tensor:
         if not self._has_text_tower:

@@ -50,17 +50,25 @@ class Shrinker:
             return False
 
 
-def resized_by(image_processor: Any, frames: np.ndarray) -> np.ndarray:
-    """Frames uint8[N, H, W, 3] as a processor of Hugging Face resizes and crops them, uint8[N, h, w, 3].
+def resized_by(image_processor: Any, frames: Any) -> Any:
+    """Frames of numpy or torch as a processor of Hugging Face resizes and crops them: uint8[N, H, W, 3] -> uint8[N, h,
+    w, 3].
 
     Raises:
         ValueError: it makes something else of pictures, such as patches.
     """
     inputs = image_processor(images=list(frames), do_rescale=False, do_normalize=False, return_tensors="pt")
-    pixels = inputs["pixel_values"].numpy()
-    if pixels.dtype != np.uint8 or pixels.ndim != 4:
+    pixels = inputs["pixel_values"]
+    if not str(pixels.dtype).endswith("uint8") or pixels.ndim != 4:
         raise ValueError(f"the processor makes {pixels.dtype}{list(pixels.shape)} of frames")
-    return np.ascontiguousarray(np.moveaxis(pixels, 1, -1))
+    small = pixels.permute(0, 2, 3, 1).contiguous()
+    return small.numpy() if isinstance(frames, np.ndarray) else small
+
+
+def takes_tensors(image_processor: Any) -> bool:
+    """Whether a processor of Hugging Face works where its pictures are, by torchvision: Pillow's work on the host."""
+    names = {kind.__name__ for kind in type(image_processor).__mro__}
+    return bool(names & {"TorchvisionBackend", "BaseImageProcessorFast"})
 
 
 def equal_inputs(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:

@@ -105,6 +105,8 @@ class RewardModel:
         needs: what of a clip it reads, `frames`, `states`, both or neither. Frames are rendered only if needed.
         keeps_features: whether features are worth a place in the replay buffer, for relabelling.
         feature_dtype: of what is kept; None for that of the features.
+        reads_tensors: whether frames that a vector of environments hands out as a tensor of torch are left that, on
+            their device, and not copied to arrays of numpy.
         ready: False as long as its rewards mean nothing, because it has learned nothing yet.
         window: steps that a reward depends on, the present one included. With more than 1, `reward` and `score` are
             given up to `window - 1` earlier steps in front, and what they return for those is dropped.
@@ -114,6 +116,7 @@ class RewardModel:
     window: int = 1
     keeps_features: bool = False
     feature_dtype: Any = None
+    reads_tensors: bool = False
     ready: bool = True
 
     @classmethod

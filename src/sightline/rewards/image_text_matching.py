@@ -24,6 +24,7 @@ from sightline.models.device import choose_devices, dtype_for
 from sightline.models.encoder_base import cannot_load
 from sightline.models.hub import means_folder, quiet_hub
 from sightline.models.hugging_face_encoder import image_processor_size, writeable
+from sightline.models.memory import BatchSize, room_on
 from sightline.models.sentences import check_length, token_limit
 from sightline.models.sharing_out import shared_out
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
@@ -103,15 +104,16 @@ class ImageTextMatchingReward(RewardModel):
             raise BadInput(str(error)) from error
         weights = count_weights(Path(model).expanduser()) if means_folder(model) else None
         first, *others = choose_devices(device, weights)
-        self._batch_size = batch_size
+        self._batch_size = BatchSize(batch_size, f"the matching model '{model}'")
         self._dtype = dtype_for(dtype, first)
         with quiet_hub(offline=means_folder(model)):
             loaded, self._processor = _loaded(model, self._dtype)
-        loaded.to(first).eval().requires_grad_(False)
-        # Each with a processor of its own: tokenizers do not bear two threads at once.
-        self._copies = [(loaded, self._processor)]
-        for other in others:
-            self._copies.append((copy.deepcopy(loaded).to(other), copy.deepcopy(self._processor)))
+        self._copies = [(loaded.eval().requires_grad_(False), self._processor)]
+        with room_on(device, f"the matching model '{model}'"):
+            loaded.to(first)
+            # Each with a processor of its own: tokenizers do not bear two threads at once.
+            for other in others:
+                self._copies.append((copy.deepcopy(loaded).to(other), copy.deepcopy(self._processor)))
         tokenizer = self._processor.tokenizer
         config = loaded.config
         text_config = config.text_config if config.model_type == "blip" else config.qformer_config
@@ -129,9 +131,13 @@ class ImageTextMatchingReward(RewardModel):
         assert clip.frames is not None, "a model that needs frames is given frames"
         frames = to_numpy(clip.frames)
         frames = frames.reshape(-1, *frames.shape[-3:])
-        batches = [frames[start : start + self._batch_size] for start in range(0, len(frames), self._batch_size)]
-        probabilities = shared_out(self._probabilities, self._copies, batches)
-        return np.concatenate([np.zeros(0), *probabilities]).astype(np.float32).reshape(clip.shape)
+        probabilities = self._batch_size.fitting(lambda size: self._probabilities_of(frames, size))
+        return probabilities.astype(np.float32).reshape(clip.shape)
+
+    def _probabilities_of(self, frames: np.ndarray, size: int) -> np.ndarray:
+        """float[N] of frames in batches of a size."""
+        batches = [frames[start : start + size] for start in range(0, len(frames), size)]
+        return np.concatenate([np.zeros(0), *shared_out(self._probabilities, self._copies, batches)])
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         """Frames as small as the processor makes them."""

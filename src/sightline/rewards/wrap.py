@@ -37,7 +37,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers import Autoreset
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper, VecNormalize
 
-from sightline.envs.frames import checked_frame, rendered_by, rgb_frame
+from sightline.envs.frames import checked_frame, is_tensor_of_frames, rendered_by, rgb_frame
 from sightline.envs.gymnasium_api import layers_of
 from sightline.envs.record_frame import RECORDS_FRAME, Camera, RecordFrame
 from sightline.envs.stepping import scalar_reward
@@ -220,6 +220,7 @@ class _Scorer:
             )
         self.first = np.ones(envs, bool)
         self._states_success = False
+        self._reads_tensors = model.reads_tensors
         self._shrink = frame_shrinker(model)
         self._watch = PictureWatch() if self.needs_frames else None
         self._encoder: Any = getattr(model, "encoder", None)
@@ -265,12 +266,14 @@ class _Scorer:
             success = np.zeros(len(ended), bool)
 
         # A clip of one step: T = 1.
-        pictures = []
-        if frames is not None:
+        pictures: Any = []
+        if self._reads_tensors and is_tensor_of_frames(frames):
+            pictures = frames  # left on their device
+        elif frames is not None:
             pictures = [checked_frame(frame) for frame in frames]
         _check_sizes(pictures)
         arrays: dict[str, Any] = {}
-        if pictures:
+        if len(pictures):
             arrays["frames"] = self._shrunk(pictures)[None]
         if states is not None:
             arrays["states"] = np.asarray(states)[None]
@@ -280,7 +283,7 @@ class _Scorer:
             arrays["success"] = success[None]
         clip = Clip(self.first[None].copy(), **arrays)
         rewards: np.ndarray = self._stream(clip)[0]
-        if self._watch is not None and pictures:
+        if self._watch is not None and len(pictures):
             self._look_at(self._watch, pictures, observed, rewards)
         self.first = ended.copy()
         if resetting is not None and resetting.any():
@@ -288,13 +291,15 @@ class _Scorer:
             self.first |= resetting
         return rewards
 
-    def _shrunk(self, pictures: Sequence[np.ndarray]) -> np.ndarray:
+    def _shrunk(self, pictures: Any) -> Any:
         """Frames as large as the model reads them: windows keep those of earlier steps."""
+        if is_tensor_of_frames(pictures):
+            return pictures if self._shrink is None else self._shrink(pictures)
         if self._shrink is None:
             return np.stack(pictures)
         return np.concatenate([self._shrink(picture[None]) for picture in pictures])
 
-    def _look_at(self, watch: PictureWatch, pictures: Sequence[np.ndarray], observed: Any, rewards: np.ndarray) -> None:
+    def _look_at(self, watch: PictureWatch, pictures: Sequence[Any], observed: Any, rewards: np.ndarray) -> None:
         """Warn once, after the first steps, of pictures or rewards from which nothing can be learned."""
         watch.see(pictures, observed, self.first)
         if watch.steps == 1 and hasattr(self._encoder, "cut_off"):
@@ -732,7 +737,7 @@ def _success(infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
     return np.array([bool(success) for success in successes])
 
 
-def _check_sizes(pictures: Sequence[np.ndarray]) -> None:
+def _check_sizes(pictures: Sequence[Any]) -> None:
     """Refuse pictures that make no array."""
     shapes = {picture.shape for picture in pictures}
     if len(shapes) > 1:

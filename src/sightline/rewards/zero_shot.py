@@ -258,14 +258,16 @@ class ZeroShotReward(RewardModel):
         self._looks_at_pictures = warn
 
     def embed(self, clip: Clip) -> np.ndarray:
-        """float32[T, N, views x D] embeddings of the frames' views.
+        """float32[T, N, views x D] embeddings of the frames' views; a tensor on the encoder's device if the frames are.
 
         Raises:
             BadInput: frames whose width is no multiple of the number of views.
         """
         assert clip.frames is not None, "a model that needs frames is given frames"
         # [T, N, H, views x W, 3] -> [T, N, views, H, W, 3] -> [T * N * views, H, W, 3]
-        frames = to_numpy(clip.frames)
+        frames: Any = clip.frames
+        if not self.reads_tensors:
+            frames = to_numpy(frames)
         if self.views > 1:
             frames = split_views(frames, self.views)
         pictures = frames.reshape(-1, *frames.shape[-3:])
@@ -275,6 +277,12 @@ class ZeroShotReward(RewardModel):
         embeddings = self.encoder.embed_frames(pictures)
         return embeddings.reshape(*clip.shape, self.views * embeddings.shape[1])
 
+    @property
+    def reads_tensors(self) -> bool:  # type: ignore[override]
+        """True if the encoder does; a subclass that reads frames in a way of its own may expect numpy's."""
+        is_ours = type(self).embed is ZeroShotReward.embed and type(self).reward is RewardModel.reward
+        return is_ours and bool(getattr(self.encoder, "reads_tensors", False))  # those of other people do not say
+
     def _look_at(self, pictures: np.ndarray) -> None:
         """Warn of the first pictures, if they are of no world that the encoder was taught."""
         self._looks_at_pictures = False
@@ -282,20 +290,21 @@ class ZeroShotReward(RewardModel):
         if unfamiliar:
             errors.warn(unfamiliar)
 
-    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+    def shrink_frames(self, frames: Any) -> Any:
         """Frames as small as the encoder makes each of their views."""
         shrink = getattr(self.encoder, "shrink_frames", None)  # loaded encoders of other people may have none
         if shrink is None or not len(frames):
             return frames
         if self.views == 1:
-            return np.asarray(shrink(frames))
+            return shrink(frames)
         # Each view is resized by itself, as the encoder would do it.
         views = split_views(frames, self.views)
-        small = np.asarray(shrink(views.reshape(-1, *views.shape[2:])))
+        small = shrink(views.reshape(-1, *views.shape[2:]))
         return joined_views(small.reshape(*views.shape[:2], *small.shape[1:]))
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, views x D] of any float type."""
+        features = to_numpy(features)
         embeddings = features.reshape(-1, features.shape[-1] // self.views)
         # Each view has a reward of its own, [T, N, views].
         rewards = self.head(embeddings).reshape(*clip.shape, self.views)
@@ -304,8 +313,8 @@ class ZeroShotReward(RewardModel):
         return np.asarray(rewards.mean(axis=2))
 
 
-def split_views(frames: np.ndarray, views: int) -> np.ndarray:
-    """Frames [..., H, views x W, 3] as [..., views, H, W, 3].
+def split_views(frames: Any, views: int) -> Any:
+    """Frames [..., H, views x W, 3], of numpy or torch, as [..., views, H, W, 3].
 
     Raises:
         BadInput: the width is no multiple of the number of views.
@@ -314,13 +323,13 @@ def split_views(frames: np.ndarray, views: int) -> np.ndarray:
     check_views(views, width)
     # [..., H, views, W, 3] first: a row of a frame holds a row of each view, one after the other.
     views_in_rows = frames.reshape(*batch, height, views, width // views, channels)
-    return np.moveaxis(views_in_rows, -3, -4)
+    return views_in_rows.swapaxes(-3, -4)
 
 
-def joined_views(views: np.ndarray) -> np.ndarray:
+def joined_views(views: Any) -> Any:
     """Frames [N, views, H, W, 3] as [N, H, views x W, 3]: the inverse of `split_views`."""
     count, number, height, width, channels = views.shape
-    return np.moveaxis(views, 1, 2).reshape(count, height, number * width, channels)
+    return views.swapaxes(1, 2).reshape(count, height, number * width, channels)
 
 
 def check_views(views: int, width: int) -> None:

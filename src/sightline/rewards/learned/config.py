@@ -155,7 +155,7 @@ def _resized(frames: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
     from sightline.models.resizing import resized_by_torch
 
-    return resized_by_torch(frames, size, Image.Resampling.BILINEAR)
+    return np.asarray(resized_by_torch(frames, size, Image.Resampling.BILINEAR))
 
 
 class StatesConfig(RewardNetConfig):
