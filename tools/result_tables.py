@@ -453,6 +453,16 @@ def startup(document: Document) -> str:
     return markdown(("command", "seconds", "of `import torch`"), rows)
 
 
+def commands(document: Document) -> str:
+    """Processor seconds of whole commands as they were and as they are."""
+    rows = []
+    for name, row in result(document, "commands").items():
+        before = row["before"]["processor"]
+        after = row["after"]["processor"]
+        rows.append((name, rounded(before, 1), rounded(after, 1), rounded(after / before, 2)))
+    return markdown(("command", "before", "after", "ratio"), rows)
+
+
 # -- a teacher compares frames -----------------------------------------------------------------------------------------
 
 
@@ -728,6 +738,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "taught_others": (("taught.json",), taught_others),
     "deformables_players": (("deformables.json",), deformables_players),
     "startup": (("startup.json",), startup),
+    "commands": (("commands.json",), commands),
     "preferences_main": (("preferences.json",), preferences_main),
     "preferences_efficiency": (("preferences.json",), preferences_efficiency),
     "agents": (("agents.json", "cartpole_agent.json"), agents),
