@@ -127,7 +127,7 @@ def kernels(work: Callable[[], Any], device: str) -> dict[str, float] | None:
         return None
     from torch.profiler import ProfilerActivity, profile
 
-    calls = 10
+    calls = 3
     plain = seconds_of(work, device, calls)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         seconds_of(work, device, calls)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,6 +153,40 @@ def test_what_egl_lists_here_has_no_number_of_cuda() -> None:
     assert done.returncode == 0, done.stderr
     if not egl.gpus_here():
         assert json.loads(done.stdout) == []
+
+
+FAKE_EGL = """
+#include <string.h>
+#include <stdint.h>
+static char first, software, second;
+static unsigned list(int most, void **devices, int *count) {
+    void *all[] = {&first, &software, &second};
+    for (*count = 0; *count < 3 && *count < most; ++*count) devices[*count] = all[*count];
+    return 1;
+}
+static unsigned attribute(void *device, int which, intptr_t *value) {
+    if (which != 0x323A || device == &software) return 0;
+    *value = device == &first;
+    return 1;
+}
+void *eglGetProcAddress(const char *name) {
+    if (!strcmp(name, "eglQueryDevicesEXT")) return list;
+    return strcmp(name, "eglQueryDeviceAttribEXT") ? 0 : attribute;
+}
+"""
+"""A library with two GPUs, in the other order than CUDA's, and software between them."""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_driver_is_asked_for_cudas_numbers(tmp_path: Path) -> None:
+    (tmp_path / "egl.c").write_text(FAKE_EGL)
+    library = tmp_path / "libEGL.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "egl.c"], check=True)
+    program = [sys.executable, "-I", "-S", egl.__file__]
+    asked = subprocess.run(
+        program, capture_output=True, text=True, check=True, env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    )
+    assert json.loads(asked.stdout) == [[0, 1], [2, 0]]
 
 
 # -- a GPU that cannot be drawn with -----------------------------------------------------------------------------------
