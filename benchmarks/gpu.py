@@ -5,7 +5,7 @@
 
 - `encoders`: frames on the host to rewards on the host, at the size that the encoder reads and from 480x480: images a
   second, the share of the GPU's own rate of bfloat16 matrix products, and how much faster that is than the published
-  way (float32 weights under autocast, frames uploaded as floats).
+  way (float32 weights under autocast); and embeddings a second of frames that are on the device already.
 - `rendering`: frames a second of the humanoid by EGL, by size and number of worker processes.
 - `humanoid`: `sightline train humanoid-kneeling` with an encoder of ViT-H/14's size: frames a second of the whole loop
   beside those of drawing alone and scoring alone, and so the share of time that the GPU waits.
@@ -168,14 +168,18 @@ def encoder_rates(shape: str, models: Path, device: str, matrix_products: float)
     name = drawn.name
     del drawn
     free_memory()
-    reward = ZeroShotReward("a robot", "a room", encoder=load_encoder(name, device, "bfloat16"), warn=False)
+    encoder = load_encoder(name, device, "bfloat16")
+    reward = ZeroShotReward("a robot", "a room", encoder=encoder, warn=False)
     ours = count * calls_a_second(partial(reward, frames), device)
+    uploaded: Any = torch.from_numpy(frames).to(device)
+    from_device = count * calls_a_second(partial(encoder.embed_frames, uploaded), device)
     large = noise(count, 480)
     from_large = count * calls_a_second(partial(reward, large), device)
     return {
         "images/s": ours,
         "share of matrix products": ours * operations / matrix_products,
         "images/s from 480x480": from_large,
+        "embeddings/s of frames on the device": from_device,
         "published way: images/s": theirs,
         "ratio": ours / theirs,
         "GFLOP an image": operations / 1e9,
