@@ -12,14 +12,18 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from conftest import TINY, Finished, start_sightline, trained
 from sightline.config.loading import for_control, load_recipe
 from sightline.control.background import EvaluationProcess, wants_process
+from sightline.rewards.base import RewardModel
+from sightline.rewards.config import RewardSetup
 from sightline.runs.state import read_state
 
 Sightline = Callable[..., Finished]
@@ -141,11 +145,22 @@ def test_what_cannot_be_built_there_is_said(tmp_path: Path) -> None:
 
 
 def test_long_runs_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wanted(*overrides: str) -> bool:
-        return wants_process(for_control(load_recipe("cartpole", overrides)))
+    def wanted(*overrides: str, device: str = "cpu") -> bool:
+        reward = RewardSetup(RewardModel(), encoder=SimpleNamespace(device=torch.device(device)))  # type: ignore[arg-type]
+        return wants_process(for_control(load_recipe("cartpole", overrides)), reward)
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     assert wanted("steps=30000") and not wanted("steps=29999")
     assert not wanted("steps=30000", "evaluation.background=false")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
     assert not wanted("steps=30000") and wanted("evaluation.background=true")
+
+
+def test_a_gpu_holds_no_second_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = for_control(load_recipe("cartpole", ["steps=30000"]))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for device, wanted in (("cpu", True), ("cuda:0", False)):
+        encoder: Any = SimpleNamespace(device=torch.device(device))
+        assert wants_process(recipe, RewardSetup(RewardModel(), encoder=encoder)) is wanted
+    assert not wants_process(recipe, RewardSetup(RewardModel())), "nobody knows where that computes"

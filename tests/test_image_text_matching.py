@@ -12,6 +12,7 @@ import torch
 
 from conftest import TINY
 from sightline.errors import BadInput, RunFailed
+from sightline.rewards.base import Clip
 from sightline.rewards.image_text_matching import ImageTextMatchingReward
 from sightline.runs.files import parse_json
 
@@ -132,6 +133,14 @@ def test_two_devices_reward_as_one_does(folder: Path, frames_of: Callable[..., n
     two = ImageTextMatchingReward((GOAL, "the cloth is folded"), str(folder), batch_size=2, device="cpu:0,cpu:1")
     for count in (0, 1, 7):
         np.testing.assert_array_equal(two(frames_of(count)), one(frames_of(count)), strict=True)
+
+
+def test_frames_of_torch_are_rewarded_as_arrays(folder: Path, frames_of: Callable[..., np.ndarray]) -> None:
+    reward = ImageTextMatchingReward(GOAL, str(folder), batch_size=2, device="cpu")
+    assert reward.reads_tensors
+    frames = frames_of(5)
+    clip = Clip(np.ones((1, 5), bool), frames=torch.from_numpy(frames)[None])
+    np.testing.assert_array_equal(reward(clip)[0], reward(frames))
 
 
 def test_a_run_learns_from_it(folder: Path, train_run: Callable[..., Path]) -> None:

@@ -35,6 +35,7 @@ from sightline.envs.workers import kill_children
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.models.device import available_cores
 from sightline.rewards.base import Interrupted
+from sightline.rewards.config import RewardSetup
 from sightline.rewards.learned_state import as_learned
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import give_up_if_overdue
@@ -45,13 +46,19 @@ WORTH_IT = 30_000
 """Transitions from which on a run is long enough for the seconds that a process takes to start."""
 
 
-def wants_process(recipe: ControlRecipe) -> bool:
+def wants_process(recipe: ControlRecipe, reward: RewardSetup) -> bool:
     """True if evaluations of this recipe are made in another process."""
     in_background = recipe.evaluation.background
     if in_background == "auto":
-        # On a GPU a second copy of the encoder may not fit.
-        return recipe.steps >= WORTH_IT and available_cores() > 1 and not torch.cuda.is_available()
+        may_fit = not torch.cuda.is_available() or _is_on_cpu(reward.encoder or reward.model)
+        return recipe.steps >= WORTH_IT and available_cores() > 1 and may_fit
     return in_background
+
+
+def _is_on_cpu(model: Any) -> bool:
+    """Whether a model says that it is on the CPU: on a GPU a second copy may not fit."""
+    device = getattr(model, "device", None)
+    return device is not None and device.type == "cpu"
 
 
 def evaluate_policy_in(

@@ -84,7 +84,7 @@ class ControlTrainer:
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, chunks_of_frames)
         self._open.callback(self._env.close)
         self._evaluator: EvaluationProcess | None = None
-        if wants_process(recipe):
+        if wants_process(recipe, setup.reward):
             self._evaluator = EvaluationProcess(session.run.path)
             self._open.callback(self._evaluator.close)
 

@@ -85,6 +85,11 @@ class TowerPair:
     _reads_uploads = True
     """Whether the model's preprocessing reads frames on the device."""
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the text tower, and the first of those that read frames."""
+        return self._device
+
     def cut_off(self, height: int, width: int) -> tuple[float, float]:
         if self.aspect != "crop":
             return 0.0, 0.0

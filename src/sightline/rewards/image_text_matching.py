@@ -27,12 +27,15 @@ from sightline.models.hugging_face_encoder import image_processor_size, writeabl
 from sightline.models.memory import BatchSize, room_on
 from sightline.models.sentences import check_length, token_limit
 from sightline.models.sharing_out import shared_out
-from sightline.models.shrinking import Shrinker, equal_inputs, resized_by
+from sightline.models.shrinking import Shrinker, equal_inputs, resized_by, takes_tensors
+from sightline.models.uploads import Uploads
 from sightline.models.weights import count_weights
 from sightline.rewards.base import Clip, RewardModel, to_numpy
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:
+    import torch
+
     from sightline.config.recipe import AgentRecipe, ControlRecipe
 
 MATCH = 1
@@ -125,21 +128,32 @@ class ImageTextMatchingReward(RewardModel):
             f"the matching model '{model}'",
         )
         self.image_size = image_processor_size(self._processor.image_processor) or 224
+        # A subclass that reads frames in a way of its own may expect numpy's.
+        is_ours = type(self).reward is ImageTextMatchingReward.reward
+        self.reads_tensors = is_ours and takes_tensors(self._processor.image_processor)
 
     def reward(self, clip: Clip) -> np.ndarray:
         """float32[T, N], probabilities in [0, 1], the mean over the goal's sentences."""
         assert clip.frames is not None, "a model that needs frames is given frames"
-        frames = to_numpy(clip.frames)
+        frames: Any = clip.frames
+        if not self.reads_tensors:
+            frames = to_numpy(frames)
         frames = frames.reshape(-1, *frames.shape[-3:])
         probabilities = self._batch_size.fitting(lambda size: self._probabilities_of(frames, size))
-        return probabilities.astype(np.float32).reshape(clip.shape)
+        return probabilities.reshape(clip.shape)
 
-    def _probabilities_of(self, frames: np.ndarray, size: int) -> np.ndarray:
-        """float[N] of frames in batches of a size."""
+    def _probabilities_of(self, frames: Any, size: int) -> np.ndarray:
+        """float32[N] of frames in batches of a size."""
+        import torch
+
         batches = [frames[start : start + size] for start in range(0, len(frames), size)]
-        return np.concatenate([np.zeros(0), *shared_out(self._probabilities, self._copies, batches)])
+        workers = [(model, processor, Uploads(model.device)) for model, processor in self._copies]
+        probabilities = shared_out(self._probabilities, workers, batches)
+        # One copy to the host, when all are there.
+        first = self._copies[0][0].device
+        return to_numpy(torch.cat([torch.zeros(0, device=first), *(batch.to(first) for batch in probabilities)]))
 
-    def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
+    def shrink_frames(self, frames: Any) -> Any:
         """Frames as small as the processor makes them."""
         return self._shrinker(frames)
 
@@ -151,31 +165,37 @@ class ImageTextMatchingReward(RewardModel):
             return dict(images(images=list(frames), return_tensors="pt"))
 
         return Shrinker(
-            lambda frames: resized_by(images, writeable(frames)),
+            lambda frames: resized_by(images, writeable(frames) if isinstance(frames, np.ndarray) else frames),
             lambda full, small: equal_inputs(read(full), read(small)),
         )
 
-    def _probabilities(self, model_and_processor: tuple[Any, Any], frames: np.ndarray) -> np.ndarray:
-        """float32[N], the mean over the goal's sentences."""
-        of_sentences = [self._match_probabilities(*model_and_processor, frames, sentence) for sentence in self.goal]
-        return np.asarray(np.mean(of_sentences, axis=0))
-
-    def _match_probabilities(self, model: Any, processor: Any, frames: np.ndarray, sentence: str) -> np.ndarray:
-        """float32[N], how probable it is that a sentence is true of each frame."""
+    def _probabilities(self, worker: tuple[Any, Any, Uploads], frames: Any) -> torch.Tensor:
+        """float32[N] on the worker's device, the mean over the goal's sentences."""
         import torch
 
-        pictures = list(writeable(frames))
+        model, processor, uploads = worker
+        with torch.inference_mode():
+            if self.reads_tensors:
+                frames = uploads.upload(frames)
+            if isinstance(frames, np.ndarray):
+                frames = writeable(frames)
+            of_sentences = [self._match_probabilities(model, processor, list(frames), text) for text in self.goal]
+            uploads.computed()
+            return torch.stack(of_sentences).mean(dim=0)
+
+    def _match_probabilities(self, model: Any, processor: Any, pictures: list[Any], sentence: str) -> torch.Tensor:
+        """float32[N], how probable it is that a sentence is true of each picture."""
         sentences = [sentence] * len(pictures)
         inputs = processor(images=pictures, text=sentences, return_tensors="pt", truncation=True)
         inputs = {name: value.to(model.device) for name, value in inputs.items()}
         # One layout in memory, whatever the processor had to do: convolutions round by it.
         inputs["pixel_values"] = inputs["pixel_values"].to(self._dtype).contiguous()
-        with torch.inference_mode():
-            if model.config.model_type == "blip-2":
-                logits = model(**inputs, use_image_text_matching_head=True).logits_per_image
-            else:
-                logits = model(**inputs, use_itm_head=True).itm_score
-            return to_numpy(logits.float().softmax(dim=1)[:, MATCH])
+        if model.config.model_type == "blip-2":
+            logits = model(**inputs, use_image_text_matching_head=True).logits_per_image
+        else:
+            logits = model(**inputs, use_itm_head=True).itm_score
+        probabilities: torch.Tensor = logits.float().softmax(dim=1)[:, MATCH]
+        return probabilities
 
 
 def _loaded(name: str, dtype: Any) -> tuple[Any, Any]:
