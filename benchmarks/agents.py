@@ -6,6 +6,7 @@
     python benchmarks/agents.py baselines
     python benchmarks/agents.py speed
     python benchmarks/agents.py sent
+    python benchmarks/agents.py parallel
 
 - `learn`: whole `sightline sweep GAME seed=S..S` commands, one after the other: how long each takes, what the model can
   do before and after on the test panel, with real, blank and shuffled pictures, and whether that is what was asked.
@@ -17,6 +18,8 @@
   weights, float32, one thread, one process.
 - `sent`: how many bytes each of two processes hands to the other in an update: its share of the episodes, beside what
   these would take with their pictures, and beside the gradients.
+- `parallel`: processor time of a turn, and memory, by how many episodes are played at the same time
+  (`rollouts.parallel`): the same episodes for each number.
 
 The published way ("Fine-Tuning Large Vision-Language Models as Decision-Making Agents via Reinforcement Learning", Zhai
 et al., NeurIPS 2024, by its code) plays one environment. For each step it samples a reply by `generate`, batch 1, puts
@@ -39,12 +42,13 @@ import argparse
 import json
 import os
 import pickle
+import re
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,7 +61,7 @@ import torch
 import transformers
 
 from blackjack_rules import best_reward, odds_of, stand_always
-from running import keep, loaded, sightline, sized
+from running import keep, kept, loaded, sightline, sized
 from sightline.agents.agent_setup import AgentSetup, build
 from sightline.agents.algorithms.ppo import PPO
 from sightline.agents.engines.engine import SingleProcess
@@ -68,6 +72,7 @@ from sightline.agents.resolving import game_maker, played_game, resolve
 from sightline.agents.rollouts import EpisodeTask, RolloutWorker
 from sightline.agents.samplers import Completion, Conversation, Key, Sampler
 from sightline.agents.sharing import gather_episodes
+from sightline.agents.sizes import FEW_EPISODES
 from sightline.agents.types import Advantages, Trajectory, Turn
 from sightline.config.bundled import bundled_recipes
 from sightline.config.loading import for_agent
@@ -88,7 +93,10 @@ from sightline_tasks.games.points import INVALID
 
 FILE = "agents.json"
 GAMES = ("numberline", "ezpoints", "points24", "blackjack")
+PLAYED_SIDE_BY_SIDE = ("numberline", "ezpoints", "blackjack", "household")
 ROUNDS = sized(5, 1)
+EPISODES = sized(512, 4)
+"""Episodes that are played side by side, at least as many as of an update."""
 
 
 def command_of(game: str, overrides: Sequence[str] = ()) -> list[str]:
@@ -506,7 +514,11 @@ class Bench:
         self._spent = [0.0]
         make, rollouts = game_maker(self._recipe, training=True), recipe.rollouts
         self._worker = RolloutWorker(
-            lambda: Timed(make(), self._spent), recipe.replies, rollouts.window, rollouts.parallel, self._vlm
+            lambda: Timed(make(), self._spent),
+            recipe.replies,
+            rollouts.window,
+            rollouts.parallel or FEW_EPISODES,
+            self._vlm,
         )
         self._learner = self._setup.learner()
         self._published = Published(self._setup)
@@ -733,6 +745,53 @@ def sent(games: Sequence[str]) -> None:
     keep(FILE, "sent", numbers)
 
 
+def parallel(rounds: int, games: Sequence[str], sizes: Sequence[int]) -> None:
+    """Part `parallel`."""
+    for game in games:
+        # What is measured is a turn: the first two of an episode of the household are enough.
+        short = ["rollouts.episode_steps=2"] if game == "household" else []
+        setup = build(recipe_of(game, ["device=cpu", "threads=1", *short]))
+        setup.engine.prepare(setup.vlm)
+        play_side_by_side(setup, 8, 8)  # warms up
+        measured: dict[int, list[dict[str, float]]] = {size: [] for size in sizes}
+        for _ in range(rounds):
+            for size, found in measured.items():
+                found.append(play_side_by_side(setup, size, EPISODES))
+        setup.engine.close()
+        numbers: dict[str, Any] = {}
+        for size, found in measured.items():
+            # What a round leaves behind is in the peak of the next: the least is nearest to a process of its own.
+            numbers[str(size)] = {
+                "rounds": rounds,
+                "turns": found[0]["turns"],
+                "ms/turn": _spread([one["ms/turn"] for one in found]),
+                "peak, MiB": min(one["peak, MiB"] for one in found),
+            }
+            print(game, size, numbers[str(size)], flush=True)
+        how = how_it_was_run() | {"episodes": EPISODES}
+        keep(FILE, "parallel", kept(FILE, "parallel") | how | {game: numbers})
+
+
+def play_side_by_side(setup: AgentSetup, size: int, episodes: int) -> dict[str, float]:
+    """Play the first episodes of training, so many at the same time: milliseconds of processor time a turn, and the
+    peak of the process's memory meanwhile."""
+    setup = replace(setup, recipe=with_parallel(setup.recipe, size))
+    worker, group = setup.rollout_worker(training=True), setup.recipe.algorithm.episodes_per_task
+    tasks = [EpisodeTask(*divmod(number, group)) for number in range(episodes)]
+    Path("/proc/self/clear_refs").write_text("5")  # Linux forgets the peak
+    began = time.process_time()
+    played = worker.play(setup.sampler(training=True), tasks)
+    seconds = time.process_time() - began
+    worker.close()
+    turns = sum(len(episode.turns) for episode in played)
+    peak = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return {"turns": turns, "ms/turn": 1000 * seconds / turns, "peak, MiB": int(peak[0]) / 1024}
+
+
+def with_parallel(recipe: AgentRecipe, size: int) -> AgentRecipe:
+    return recipe.model_copy(update={"rollouts": recipe.rollouts.model_copy(update={"parallel": size})})
+
+
 def _settings(vlm: VLM, tokens: int, sampled: bool, temperature: float, stops: list[int] | None) -> Any:
     """Nothing but these settings: the model's own, and the library's top-k of 50, are switched off."""
     library: Any = transformers  # its types change with its version
@@ -781,6 +840,10 @@ def main() -> None:
     )
     sending = parts.add_parser("sent", help="bytes between processes")
     sending.add_argument("--games", nargs="+", choices=GAMES, default=["numberline", "ezpoints"])
+    beside = parts.add_parser("parallel", help="episodes at the same time")
+    beside.add_argument("--rounds", type=int, default=sized(3, 1))
+    beside.add_argument("--games", nargs="+", choices=(*GAMES, "household"), default=PLAYED_SIDE_BY_SIDE)
+    beside.add_argument("--sizes", type=int, nargs="+", default=sized([64, 128, 256, 512], [2, 4]))
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     if arguments.part == "learn":
@@ -789,6 +852,8 @@ def main() -> None:
         baselines()
     elif arguments.part == "sent":
         sent(arguments.games)
+    elif arguments.part == "parallel":
+        parallel(arguments.rounds, arguments.games, arguments.sizes)
     else:
         speed(arguments.rounds, arguments.games, arguments.published_steps)
 

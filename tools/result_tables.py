@@ -665,6 +665,22 @@ def algorithms(document: Document) -> str:
     return markdown((*heads, "EZPoints: turns until learned", "won in the end, %", "its seconds"), rows)
 
 
+def parallel(document: Document) -> str:
+    """Processor time of a turn by how many episodes are played at once, and how much more memory that takes."""
+    measured = result(document, "parallel")
+    games = {"numberline": "NumberLine", "ezpoints": "EZPoints", "blackjack": "Blackjack", "household": "household"}
+    sizes = [size for size in measured["numberline"] if int(size) >= 64]
+    rows = []
+    for game, label in games.items():
+        of_game = measured[game]
+        times = [of_game[size]["ms/turn"] for size in sizes]
+        told = [f"{rounded(one['median'], 2)} [{rounded(one['least'], 2)}, {rounded(one['most'], 2)}]" for one in times]
+        grown = [of_game[size]["peak, MiB"] - of_game["64"]["peak, MiB"] for size in ("256", "512")]
+        rows.append((label, *told, *(rounded(max(one, 0)) for one in grown)))
+    heads = ("milliseconds of processor time a turn", *(f"{size} at once" for size in sizes))
+    return markdown((*heads, "256: MiB more than 64", "512"), rows)
+
+
 # -- household and grids -----------------------------------------------------------------------------------------------
 
 
@@ -744,6 +760,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "agents": (("agents.json", "cartpole_agent.json"), agents),
     "blackjack": (("agents.json", "blackjack.json"), blackjack),
     "points24": (("agents.json",), points24),
+    "parallel": (("agents.json",), parallel),
     "points24_limits": (("points24.json",), points24_limits),
     "algorithms": (("algorithms.json",), algorithms),
     "household": (("rooms.json",), household),

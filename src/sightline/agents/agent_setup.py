@@ -19,6 +19,7 @@ from sightline.agents.rewards import TurnRewards
 from sightline.agents.rollouts import RolloutWorker
 from sightline.agents.samplers import Sampler
 from sightline.agents.samplers.policy import PolicySampler
+from sightline.agents.sizes import FEW_EPISODES
 from sightline.config.recipe import AGENT_REWARD, AgentRecipe
 from sightline.envs.frames import rgb_frame
 from sightline.envs.games.wrapping import begin_once
@@ -109,7 +110,7 @@ class AgentSetup:
 
         # Each process plays its part of the episodes. Frames are kept, smaller if the run allows it, until a reward
         # model has scored them.
-        share = recipe.rollouts.parallel // self.engine.world
+        share = (recipe.rollouts.parallel or FEW_EPISODES) // self.engine.world
         shrink = None
         if self.judge is not None:
             shrink = run_shrinker(reward_config(recipe.reward), self.judge)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sightline.agents.demos import Demo, demonstrations, read_demos
+from sightline.agents.sizes import episodes_at_once
 from sightline.config.agents import WarmStart
 from sightline.config.loading import for_agent, validate_recipe
 from sightline.config.recipe import AgentRecipe
@@ -17,6 +19,7 @@ from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import describe_env
+from sightline.models.device import memory_taken
 from sightline.models.vlm.card import with_taught_form
 from sightline.rewards.config import resolved_words
 
@@ -30,23 +33,42 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
         RunFailed: the environment cannot be built on this machine.
     """
     recipe = with_form_of_model(recipe)
-    for make in (game_maker(recipe), game_maker(recipe, training=True)):
-        game = make()
-        try:
-            begin_once(game, recipe.env)
-        finally:
-            close_env(game)
-
+    game_bytes = _try_games(recipe)
     if recipe.warm_start is not None:
         _check_demonstrations(recipe, recipe.warm_start)
     _check_success(recipe)
 
     document: dict[str, Any] = recipe.model_dump(mode="json")
     document |= resolved_words(recipe, find_task(recipe.env))
+    document["rollouts"]["parallel"] = recipe.rollouts.parallel or episodes_at_once(recipe, game_bytes)
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return for_agent(validate_recipe(document))
+
+
+def _try_games(recipe: AgentRecipe) -> int:
+    """Make the game of evaluation and that of training, and begin them.
+
+    Returns:
+        Bytes that the second takes beside the first, in this process and in those that it has started. It is only told
+        where the recipe asks for it by leaving `rollouts.parallel` open: of some games only one can be there.
+
+    Raises:
+        BadInput: see `resolve`.
+        RunFailed: see `resolve`.
+    """
+    taken = 0
+    with contextlib.ExitStack() as games:
+        for make in (game_maker(recipe), game_maker(recipe, training=True)):
+            before = memory_taken()
+            game = make()
+            games.callback(close_env, game)
+            begin_once(game, recipe.env)
+            taken = memory_taken() - before
+            if recipe.rollouts.parallel is not None:
+                games.close()
+    return taken
 
 
 def with_form_of_model(recipe: AgentRecipe) -> AgentRecipe:

@@ -191,8 +191,9 @@ class Rollouts(Strict):
     dynamic_sampling: NonNegativeInt = 0
     """Times, at most, that other tasks are played in place of those whose episodes all ended alike and teach nothing
     (DAPO, Yu et al. 2025, arXiv 2503.14476). Their turns count."""
-    parallel: PositiveInt = 64
-    """Episodes played at the same time, over all processes; the place of a finished one is taken by the next."""
+    parallel: PositiveInt | None = None
+    """Episodes played at the same time, over all processes; the place of a finished one is taken by the next. Changes
+    no result but rounding. Default: 256 of a small model in a small game, where a turn then costs less; else 64."""
     temperature: PositiveFloat = 1.0
     top_k: NonNegativeInt = 0
     """Sample among so many of the most probable tokens; 0: among all. What was kept is kept in learning, too, so

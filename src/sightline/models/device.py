@@ -117,6 +117,18 @@ def available_memory() -> int:
     return max(min(available), 0)
 
 
+def memory_taken() -> int:
+    """Bytes of memory that this process and those that it has started take."""
+    import psutil
+
+    own = psutil.Process()
+    taken = 0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            taken += int(process.memory_info().rss)
+    return taken
+
+
 def _cached_files(statistics: Path) -> int:
     """Bytes of a container's memory that hold copies of files, which make room when it is needed."""
     pairs = (line.split() for line in statistics.read_text().splitlines())
