@@ -529,7 +529,7 @@ def measure(name: str, models: Path) -> bool:
     for row, work in PARTS[name].rows(models, device):
         try:
             numbers[row] = work()
-        except Exception as error:  # the other rows are measured all the same
+        except (Exception, SystemExit) as error:  # the other rows are measured all the same
             numbers[row] = {"failed": reason_of(error)}
             succeeded = False
         numbers["seconds"] = time.monotonic() - began

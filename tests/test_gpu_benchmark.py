@@ -26,6 +26,7 @@ def _smallest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def one_fails(models: Path, device: str) -> Iterator[gpu.Row]:
     yield "first", lambda: 1.0
     yield "second", lambda: [][1]
+    yield "a command that failed", lambda: sys.exit(2)
     yield "third", lambda: str(models)
 
 
@@ -35,6 +36,7 @@ def test_a_row_that_fails_loses_no_other(tmp_path: Path, monkeypatch: pytest.Mon
     numbers = running.kept(gpu.FILE, "tried")
     assert numbers["first"] == 1.0 and numbers["third"] == str(tmp_path)
     assert "IndexError" in numbers["second"]["failed"]
+    assert "SystemExit" in numbers["a command that failed"]["failed"]
     assert numbers["torch"] and numbers["device"]
 
 
