@@ -62,14 +62,6 @@ class Wide(Clock):
         super().__init__(render_mode, (20, 30))
 
 
-class Telling(Clock):
-    """Its frames say which device of EGL its process was told to draw with: its number and one, or black."""
-
-    def render(self) -> np.ndarray:
-        device = int(os.environ.get("MUJOCO_EGL_DEVICE_ID", "-1"))
-        return np.full((*self.render_size, 3), device + 1, np.uint8)
-
-
 class Diverging(Clock):
     """Its physics diverges at its second step, in every other episode."""
 
@@ -291,3 +283,11 @@ class Large(Clock):
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(render_mode, (300, 400))
+
+
+class Telling(Clock):
+    """Its frames say which device of EGL its process was told to draw with: its number and one, or black."""
+
+    def render(self) -> np.ndarray:
+        device = int(os.environ.get("MUJOCO_EGL_DEVICE_ID", "-1"))
+        return np.full((*self.render_size, 3), device + 1, np.uint8)
