@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from sightline.labels.types import Answer, Outcome, Question, Segment
 from sightline.reports import pages
 from sightline.runs.files import read_document
 from sightline.runs.folder import RunFolder, owned_run
-from sightline.runs.metrics import Metrics, read_metrics
+from sightline.runs.metrics import Metrics, iterate_metrics, read_metrics
 from sightline.runs.progress import ProgressBar
 from sightline.runs.stopping import Stopped
 from sightline.runs.temporary import TemporaryFolder
@@ -285,13 +285,19 @@ def test_a_run_with_long_metrics_goes_on_from_the_byte_of_its_checkpoint(sightli
     assert metrics.read_bytes() == whole
 
 
+@pytest.mark.parametrize("end", ["", '\n{"step": 4, "lo'], ids=["before its line end", "within its record"])
 @pytest.mark.parametrize("size", [None, 10**9, 20], ids=["older", "cut short", "within a line"])
-def test_without_such_a_byte_the_steps_say_what_is_kept(tmp_path: Path, size: int | None) -> None:
-    lines = ['{"format": 1}', *(f'{{"step": {step}, "loss": 1}}' for step in (1, 2, 3, 2)), '{"step": 4, "lo']
+def test_without_such_a_byte_the_steps_say_what_is_kept(tmp_path: Path, size: int | None, end: str) -> None:
+    lines = [
+        '{"format": 1}',
+        *(f'{{"step": {step}, "loss": 1}}' for step in (1, 2, 3)),
+        f'{{"step": 2, "loss": 1}}{end}',
+    ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
     assert make_long(tmp_path / "metrics.jsonl") > 64 * 2**20
     Metrics(RunFolder(tmp_path), tensorboard=False, wandb=None, resume_step=2, resume_size=size).close()
     assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == [0] * 140 + [1, 2, 2]
+    assert (tmp_path / "metrics.jsonl").read_bytes().endswith(b"}\n"), "records go on on a line of their own"
 
 
 def test_a_line_without_end_is_damage_and_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -311,6 +317,23 @@ def test_a_page_thins_frequent_records_and_keeps_rare_ones(tmp_path: Path, monke
     assert [line["evaluation/reward"] for line in shown if "evaluation/reward" in line] == [0.5, 0.25]
     steps = [line["step"] for line in shown if "rollout/reward" in line]
     assert steps == sorted(steps) and steps[0] == 0 and steps[-1] == 100 and 5 <= len(steps) <= 12
+
+
+def test_a_page_reads_metrics_once_until_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+
+    def counting(path: Path) -> Iterator[dict[str, Any]]:
+        reads.append(path)
+        return iterate_metrics(path)
+
+    monkeypatch.setattr(pages, "iterate_metrics", counting)
+    file = tmp_path / "metrics.jsonl"
+    assert pages.read_records(tmp_path) == [] and pages.damage(tmp_path) == []
+    file.write_text('{"format": 1}\n{"step": 1}\n')
+    assert pages.read_records(tmp_path) == [{"step": 1}] and pages.damage(tmp_path) == []
+    assert reads == [file]
+    file.write_text('{"format": 1}\ngarbage\n{"step": 1}\n')
+    assert pages.read_records(tmp_path) == () and len(pages.damage(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("name", ["result.json", "metrics.jsonl", "warnings.json", "landscape.json", "versions.json"])

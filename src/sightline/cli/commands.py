@@ -420,7 +420,7 @@ def _report_run(run: Path, out: Path | None, as_json: bool) -> None:
     damages = damage(folder.path)
     if as_json:
         result = read_mapping(folder.path / "result.json") or None  # none before the end, or if it is damaged
-        warnings = [line for line in read_warnings(folder.path) if line not in damages]
+        warnings = read_warnings(folder.path)
         print_json({"report": str(page), "result": result, "warnings": warnings, "damage": damages})
     else:
         typer.echo(page)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def report_values(run: Path, recipe: Mapping[str, Any], result: Mapping[str, Any
     return {
         "title": recipe.get("description") or recipe.get("env") or run.resolve().name,
         "run_name": run.resolve().name,
-        "warnings": read_warnings(run),
+        "warnings": [*read_warnings(run), *damage(run)],
         "panel": _panel_sentence(result),
         "unreadable": not result and (run / "result.json").exists(),
         "chosen_step": whole(result.get("chosen_step")),
@@ -128,11 +128,11 @@ def read_text(path: Path) -> str:
 
 
 def read_warnings(run: Path) -> list[str]:
-    """Read the warnings of a run, with one for each damaged file of its folder."""
+    """Read the warnings of a run; empty if they are missing or damaged (see `damage`)."""
     warnings = read_mapping(run / "warnings.json").get("warnings")
     if not isinstance(warnings, list):
-        return damage(run)
-    return [*map(str, warnings), *damage(run)]
+        return []
+    return [str(warning) for warning in warnings]
 
 
 def damage(run: Path) -> list[str]:
@@ -142,7 +142,7 @@ def damage(run: Path) -> list[str]:
     readers: list[Callable[[], object]] = []
     if (run / "recipe.yaml").exists():
         readers.append(folder.document)
-    readers.append(partial(_read_all_metrics, run))
+    readers.append(partial(_metrics, run))
     readers += [partial(folder.read_json, name) for name in _DOCUMENTS]
     lines = []
     for read in readers:
@@ -153,37 +153,55 @@ def damage(run: Path) -> list[str]:
     return lines
 
 
-def _read_all_metrics(run: Path) -> None:
-    """Read all records and keep none, since there may be many."""
-    for _ in iterate_metrics(run / "metrics.jsonl"):
-        pass
-
-
-def read_records(run: Path) -> list[dict[str, Any]]:
+def read_records(run: Path) -> Sequence[dict[str, Any]]:
     """Read the metrics of a run; empty if they are missing or damaged (see `damage`).
 
     Of a very long run's records every second, fourth, … is left out, but for those of evaluations and labels, which are
     few, and the last one.
+    """
+    try:
+        return _metrics(run)
+    except BadInput:
+        return ()
+
+
+def _metrics(run: Path) -> Sequence[dict[str, Any]]:
+    """Metrics of a run as pages show them; see `read_records`.
+
+    Raises:
+        BadInput: they are damaged.
+    """
+    file = run / "metrics.jsonl"
+    try:
+        status = file.lstat()
+    except OSError:  # there is none
+        return []
+    return _metrics_of(file, (status.st_ino, status.st_size, status.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def _metrics_of(file: Path, version: object) -> Sequence[dict[str, Any]]:
+    """Metrics of a file, which one page asks for several times, and which may take seconds to read.
+
+    Args:
+        version: another one whenever the file has changed.
     """
     # Records by their line number, from which the order of the file is made again.
     rare: dict[int, dict[str, Any]] = {}
     frequent: dict[int, dict[str, Any]] = {}
     last: dict[int, dict[str, Any]] = {}  # the curve must reach the run's end
     every = 1
-    try:
-        for line_number, record in enumerate(iterate_metrics(run / "metrics.jsonl")):
-            if any(key.startswith(_RARE) for key in record):
-                rare[line_number] = record
-                continue
-            last = {line_number: record}
-            if line_number % every == 0:
-                frequent |= last
-            # Too many: halve those that are kept, and keep half as many from now on.
-            if len(frequent) > MOST_RECORDS:
-                frequent = dict(list(frequent.items())[::2])
-                every *= 2
-    except BadInput:
-        return []
+    for line_number, record in enumerate(iterate_metrics(file)):
+        if any(key.startswith(_RARE) for key in record):
+            rare[line_number] = record
+            continue
+        last = {line_number: record}
+        if line_number % every == 0:
+            frequent |= last
+        # Too many: halve those that are kept, and keep half as many from now on.
+        if len(frequent) > MOST_RECORDS:
+            frequent = dict(list(frequent.items())[::2])
+            every *= 2
     records = rare | frequent | last
     return [records[line_number] for line_number in sorted(records)]
 

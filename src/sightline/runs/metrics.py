@@ -161,6 +161,12 @@ def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
         Damaged: any other line is not a record.
         BadInput: the file has another format number.
     """
+    for record, _ in _records_and_lines(path):
+        yield record
+
+
+def _records_and_lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Records of a metrics file, each with its line; see `iterate_metrics`."""
     try:
         file = open_regular(path)
     except FileNotFoundError:
@@ -179,7 +185,7 @@ def iterate_metrics(path: Path) -> Iterator[dict[str, Any]]:
                     raise
                 return
             if number > 1:
-                yield record
+                yield record, line
             line = following
 
 
@@ -214,9 +220,9 @@ def _drop_later_records(path: Path, step: int, size: int | None) -> None:
 def _lines_until(path: Path, step: int) -> Iterator[bytes]:
     """Lines of a metrics file without the records of steps after this one, one by one."""
     yield _FIRST_LINE.encode()
-    for record in iterate_metrics(path):
+    for record, line in _records_and_lines(path):
         if record["step"] <= step:
-            yield f"{json.dumps(record)}\n".encode()
+            yield line.rstrip(b"\n") + b"\n"  # which the last line of a killed process lacks
 
 
 def _cut(path: Path, size: int) -> bool:
