@@ -352,6 +352,7 @@ CLIPS: dict[str, tuple[Clip, str]] = {
     ),
     "no environments": (Clip(np.ones((4, 2), bool), FRAMES[:, 0]), r"Clip.frames is of shape \[4, 6, 7, 3\]"),
     "floats": (Clip(np.ones((4, 2), bool), FRAMES / 255), r"frames must be uint8\[T, N, H, W, 3\], not float64"),
+    "no pixels": (Clip(np.ones((4, 2), bool), FRAMES[:, :, :0]), "frames must have pixels, and these are uint8"),
     "no colours": (Clip(np.ones((4, 2), bool), FRAMES[..., 0]), r"frames must be uint8\[T, N, H, W, 3\], not uint8"),
     "a flat first": (Clip(np.ones(4, bool), FRAMES), r"Clip.first must be bool\[T, N\], not bool\[4\]"),
     "no first": (Clip(None, FRAMES), r"Clip.first must be bool\[T, N\], not NoneType"),  # type: ignore[arg-type]

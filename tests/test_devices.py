@@ -127,7 +127,7 @@ def test_each_process_of_torchrun_and_of_a_sweep_takes_its_own_gpu(
         (1, "cuda:1", "device 'cuda:1' is not available here: torch sees 1 GPU, counted from cuda:0"),
         (2, "cuda:7", "device 'cuda:7' is not available here: torch sees 2 GPUs, counted from cuda:0"),
         (2, "cuda:0,cuda:7", "device 'cuda:7' is not available here: torch sees 2 GPUs"),
-        (2, "gpu", "device 'gpu' is not available here: say auto, cpu, cuda, cuda:1, cuda:all, or several, as in"),
+        (2, "gpu", "device 'gpu' is not available here: say auto, cpu, cuda or cuda:1; an encoder"),
         (2, "cuda:0,gpu", "device 'gpu' is not available here: say auto"),
         (2, "cuda:", "device 'cuda:' is not available here: say auto"),
         (2, "cuda:one", "device 'cuda:one' is not available here: say auto"),

@@ -626,7 +626,7 @@ def test_a_blank_picture_says_nothing(bundled: Any, held_out: Any) -> None:
         ({"resizing": "foo"}, "^resizing must be one of torch, pillow, not 'foo'$"),
         ({"batch_size": 0}, "^batch_size must be a whole number of frames from 1, not 0$"),
         ({"batch_size": "2"}, "^batch_size must be a whole number of frames from 1, not '2'$"),
-        ({"device": None}, "^device 'None' is not available here"),
+        ({"device": None}, "^a device is named by text, such as 'auto' or 'cpu:0,cpu:1', not by NoneType$"),
     ],
 )
 def test_arguments_that_are_not_valid(arguments: dict[str, Any], expected: str) -> None:

@@ -15,6 +15,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control import precision
 from sightline.control.panel_sizes import evaluation_share, resolved_evaluation
 from sightline.control.precision import with_dtypes
+from sightline.control.training import length_of_run
 from sightline.errors import BadInput
 
 
@@ -26,7 +27,7 @@ def recipe_of(*overrides: str) -> ControlRecipe:
     ("steps", "horizon", "expected"),
     [
         # (steps between validations, episodes of a validation, of the test, of the untrained policy)
-        (2_000, 500, (666, 5, 20, 20)),
+        (2_000, 500, (667, 5, 20, 20)),
         (10_000, 200, (2_000, 5, 25, 20)),
         (40_000, 200, (4_000, 10, 100, 20)),
         (1_000_000, 200, (100_000, 16, 100, 20)),
@@ -63,7 +64,8 @@ def test_what_is_said_counts() -> None:
         ("progress", 1),
         ("ground_truth", 1),
         ("learned", 4),
-        ("sum reward.terms=[{weight: 1, reward: {kind: zero_shot}}]", 1),
+        ("sum reward.terms=[{weight: 1, reward: {kind: zero_shot}}]", 4),
+        ("sum reward.terms=[{weight: 1, reward: {kind: zero_shot}}, {weight: 1, reward: {kind: ground_truth}}]", 1),
     ],
 )
 def test_only_rewards_of_single_pictures_are_sampled(reward: str, every: int) -> None:
@@ -76,13 +78,49 @@ def test_a_reward_of_several_steps_is_not_sampled(sightline: Any) -> None:
         *("train", "mountain-car-progress", "steps=64", "evaluation.score_every=2", "evaluation.episodes=1")
     )
     assert done.code == 2
+    assert sightline("train", "mountain-car-progress", "evaluation.score_every=2", "--dry-run").err == done.err
     assert "score_every=2 leaves out pictures, and this reward compares 8 steps" in done.err
 
 
 def test_the_dry_run_tells_what_evaluation_takes(sightline: Any) -> None:
     done: Finished = sightline("train", "cartpole", "evaluation={every: 3000}", "--dry-run")
-    # four validations of 7 episodes, a test of 30 and an untrained policy of 20, of 200 steps each
-    assert done.lines[-1] == "evaluation  at most 15,600 steps, 57 % of all, and 3,900 pictures, 25 % of all"
+    # four validations of 7 episodes, a test of 30 and an untrained policy of 20, of 200 steps each; 12,032 are trained
+    assert done.lines[-1] == "evaluation  at most 15,600 steps, 56 % of all, and 3,900 pictures, 24 % of all"
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "validations"),
+    [
+        # chunks of 16 steps in 8 environments: 128
+        (12_000, 1_200, 10),
+        (12_000, 3_000, 4),
+        (12_000, 5_000, 3),
+        (500, 50, 4),
+        (100, 1_000, 1),
+    ],
+)
+def test_validations_come_at_the_ends_of_chunks(steps: int, every: int, validations: int) -> None:
+    more = "evaluation={episodes: 1, test_episodes: 1, untrained_episodes: 1, score_every: 1, every: " + f"{every}}}"
+    recipe = recipe_of(more, "learner.chunk=16", "envs=8").model_copy(update={"steps": steps})
+    assert evaluation_share(recipe, 10).steps == (validations + 2) * 10
+
+
+def test_a_run_that_ends_before_anything_is_learned_says_so(sightline: Any) -> None:
+    never: Finished = sightline("train", "cartpole", "steps=500", "--dry-run")
+    assert "learning    begins after 1,000 steps, and the run ends before: raise steps" in never.lines
+    late: Finished = sightline("train", "cartpole", "steps=2000", "--dry-run")
+    assert "learning    begins" not in late.out + late.err
+    told = length_of_run(recipe_of("steps=500", "evaluation={every: 50}"))
+    assert told.endswith(
+        "evaluated every 128; nothing is learned, since learner.learning_starts=1,000: raise steps, or lower it"
+    )
+
+
+def test_the_untrained_policy_plays_a_part_of_the_test() -> None:
+    with pytest.raises(BadInput, match="untrained_episodes=30 are the first of test_episodes=21; lower the one"):
+        recipe_of("evaluation={untrained_episodes: 30, test_episodes: 21}")
+    evaluation = resolved_evaluation(recipe_of("evaluation={untrained_episodes: 30}", "steps=500"), 200)
+    assert (evaluation.untrained_episodes, evaluation.test_episodes) == (30, 30)
 
 
 # -- dtypes ------------------------------------------------------------------------------------------------------------

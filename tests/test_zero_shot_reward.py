@@ -227,7 +227,7 @@ def test_no_baseline_is_none(bundled: Any) -> None:
         ({"batch_size": "many"}, "^batch_size: "),
         ({"encoder": None}, "^encoder must be a name, such as 'bundled', or a loaded encoder, not NoneType$"),
         ({"encoder": 3}, "^encoder must be a name"),
-        ({"device": None}, "^device 'None' is not available here"),
+        ({"device": None}, "^a device is named by text, such as 'auto' or 'cpu:0,cpu:1', not by NoneType$"),
     ],
 )
 def test_settings_that_are_none(kind: type[ZeroShotReward], options: dict[str, Any], expected: str) -> None:

@@ -136,6 +136,15 @@ class Evaluation(Strict):
     """Evaluate in a process of its own while training goes on, which changes no number. `auto`: in runs of 30 000 steps
     or more, on a CPU with several cores."""
 
+    @model_validator(mode="after")
+    def _check_untrained(self) -> Evaluation:
+        if self.untrained_episodes and self.test_episodes and self.untrained_episodes > self.test_episodes:
+            raise ValueError(
+                f"untrained_episodes={self.untrained_episodes} are the first of test_episodes={self.test_episodes}; "
+                "lower the one or raise the other"
+            )
+        return self
+
 
 class Checkpoints(Strict):
     every: PositiveInt | None = None

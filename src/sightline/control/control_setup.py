@@ -25,9 +25,9 @@ from sightline.envs.rendering import is_software, opengl_context, opengl_rendere
 from sightline.envs.stepping import close_env
 from sightline.envs.tasks import Task, find_task
 from sightline.errors import BadInput
-from sightline.evaluation.episodes import Episodes, Policy, check_score_every, play_panel, task_panel
+from sightline.evaluation.episodes import Episodes, Policy, play_panel, task_panel
 from sightline.evaluation.seeds import EvalSeeds
-from sightline.rewards.base import RewardModel
+from sightline.rewards.base import RewardModel, check_score_every
 from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
 from sightline.runs.folder import open_run
 from sightline.runs.metrics import check_wandb
@@ -140,7 +140,7 @@ def build_setup(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     reward = build_reward(reward_config(recipe.reward), context)
     if recipe.replay is not None:
         _check_replay(recipe.replay, reward.model)
-    check_score_every(reward.model, recipe.evaluation.score_every or 1)
+    check_score_every(reward.model.window, recipe.evaluation.score_every or 1)
     # One environment is made and looked at, so that what cannot work is refused before anything is collected.
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sightline.config.learners import OnPolicyLearner
+from sightline.config.learners import OffPolicyLearner, OnPolicyLearner
 from sightline.config.recipe import ControlRecipe, Evaluation
 
 TEST, FEWEST_TEST = 100, 20
@@ -36,7 +36,10 @@ def resolved_evaluation(recipe: ControlRecipe, horizon: int) -> Evaluation:
     evaluation = recipe.evaluation
     # Half of the steps for the test panel, half for all validations together.
     affordable = recipe.steps / horizon / 2
-    test_episodes = evaluation.test_episodes or _between(affordable, FEWEST_TEST, TEST)
+    test_episodes = evaluation.test_episodes
+    if test_episodes is None:
+        # The untrained policy plays the first of them.
+        test_episodes = max(_between(affordable, FEWEST_TEST, TEST), evaluation.untrained_episodes or 0)
     if evaluation.every is None:
         validations = VALIDATIONS
     else:
@@ -44,7 +47,8 @@ def resolved_evaluation(recipe: ControlRecipe, horizon: int) -> Evaluation:
     episodes = evaluation.episodes or _between(affordable / validations, FEWEST_VALIDATION, VALIDATION)
     every = evaluation.every
     if every is None:
-        every = max(recipe.steps // _between(affordable / episodes, FEWEST_VALIDATIONS, VALIDATIONS), 1)
+        # Rounded up, so that no remainder is worth one more.
+        every = math.ceil(recipe.steps / _between(affordable / episodes, FEWEST_VALIDATIONS, VALIDATIONS))
     score_every = evaluation.score_every
     if score_every is None:
         score_every = SCORE_EVERY if recipe.reward.judges_single_frames else 1
@@ -57,6 +61,31 @@ def resolved_evaluation(recipe: ControlRecipe, horizon: int) -> Evaluation:
             "score_every": score_every,
         }
     )
+
+
+def collected_steps(recipe: ControlRecipe) -> int:
+    """Steps that a run trains for: whole chunks are collected, which may be more steps than the recipe says."""
+    chunk = recipe.learner.chunk * recipe.envs
+    return math.ceil(recipe.steps / chunk) * chunk
+
+
+def learning_begins(recipe: ControlRecipe) -> int:
+    """Step at which the learner's first gradient step comes."""
+    if isinstance(recipe.learner, OffPolicyLearner):
+        return recipe.learner.learning_starts
+    return 0
+
+
+def _validations(recipe: ControlRecipe) -> int:
+    """Number of validations: at the ends of chunks that pass a multiple of `evaluation.every`, and of the last one."""
+    assert recipe.evaluation.every is not None
+    chunk = recipe.learner.chunk * recipe.envs
+    steps = collected_steps(recipe)
+    if recipe.evaluation.every <= chunk:
+        return steps // chunk
+    passed = steps // recipe.evaluation.every
+    before_the_last_chunk = max(steps - chunk, 0) // recipe.evaluation.every
+    return passed if passed > before_the_last_chunk else passed + 1
 
 
 def _between(number: float, lowest: int, highest: int) -> int:
@@ -84,19 +113,19 @@ def evaluation_share(recipe: ControlRecipe, horizon: int) -> EvaluationShare:
     evaluation = recipe.evaluation
     assert evaluation.every is not None and evaluation.episodes is not None
     assert evaluation.test_episodes is not None and evaluation.untrained_episodes is not None
-    validations = math.ceil(recipe.steps / evaluation.every)
-    played = validations * evaluation.episodes + evaluation.test_episodes + evaluation.untrained_episodes
+    trained_steps = collected_steps(recipe)
+    played = _validations(recipe) * evaluation.episodes + evaluation.test_episodes + evaluation.untrained_episodes
     steps = played * horizon
     pictures = 0
     trained_pictures = 0
     if recipe.reward.needs_frames:
         pictures = played * math.ceil(horizon / (evaluation.score_every or 1))
-        trained_pictures = recipe.steps
+        trained_pictures = trained_steps
         if isinstance(recipe.learner, OnPolicyLearner):
-            trained_pictures = math.ceil(recipe.steps / recipe.learner.frames_every)
+            trained_pictures = math.ceil(trained_steps / recipe.learner.frames_every)
     return EvaluationShare(
         steps,
         pictures,
-        of_steps=steps / (steps + recipe.steps),
+        of_steps=steps / max(steps + trained_steps, 1),
         of_pictures=pictures / max(pictures + trained_pictures, 1),
     )

@@ -22,7 +22,7 @@ from sightline.config.learners import (
 )
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
-from sightline.control.panel_sizes import evaluation_share, resolved_evaluation
+from sightline.control.panel_sizes import collected_steps, evaluation_share, learning_begins, resolved_evaluation
 from sightline.control.sizes import EnvironmentShapes, check_memory, space_of
 from sightline.envs.actions import COMBINATIONS, combinations, describe_actions
 from sightline.envs.frames import Size, rgb_frame
@@ -136,7 +136,12 @@ def describe(recipe: ControlRecipe) -> list[str]:
         spaces_in_words = _spaces_in_words(recipe, env)
     finally:
         close_env(env)
-    return [*spaces_in_words, *space_of(recipe, shapes).splitlines(), _evaluation_in_words(recipe, shapes.horizon)]
+    lines = [*spaces_in_words, *space_of(recipe, shapes).splitlines()]
+    if 0 < collected_steps(recipe) <= learning_begins(recipe):
+        lines.append(
+            f"learning    begins after {learning_begins(recipe):,} steps, and the run ends before: raise steps"
+        )
+    return [*lines, _evaluation_in_words(recipe, shapes.horizon)]
 
 
 def _evaluation_in_words(recipe: ControlRecipe, horizon: int) -> str:

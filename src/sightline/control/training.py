@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from sightline.config.learners import OnPolicyLearner
@@ -10,6 +9,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.control_setup import ControlSetup
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.on_policy import OnPolicyTrainer
+from sightline.control.panel_sizes import collected_steps, learning_begins
 from sightline.control.trainer import ControlTrainer
 from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress
@@ -49,13 +49,17 @@ def train(setup: ControlSetup, run: RunFolder, progress: Progress, resume: bool 
 def length_of_run(recipe: ControlRecipe) -> str:
     """What is about to be done, in a line: whole chunks are collected, which may be more steps than the recipe says."""
     chunk = recipe.learner.chunk * recipe.envs
-    steps = math.ceil(recipe.steps / chunk) * chunk
+    steps = collected_steps(recipe)
     line = f"training for {steps:,} steps"
     if steps != recipe.steps:
         line += f" (steps={recipe.steps:,}, in whole chunks of {chunk:,}: learner.chunk={recipe.learner.chunk} of "
         line += f"envs={recipe.envs})"
     if recipe.evaluation.every:
-        line += f", evaluated every {recipe.evaluation.every:,}"
+        line += f", evaluated every {max(recipe.evaluation.every, chunk):,}"
+    if recipe.steps > 0 and steps <= learning_begins(recipe):
+        line += (
+            f"; nothing is learned, since learner.learning_starts={learning_begins(recipe):,}: raise steps, or lower it"
+        )
     return line
 
 

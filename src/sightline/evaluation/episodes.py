@@ -15,11 +15,10 @@ from sightline.envs.observations import Observations
 from sightline.envs.probing import ROUNDING
 from sightline.envs.tasks import SuccessRule, Task
 from sightline.envs.watching import equal
-from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, describe_env, make_panel
 from sightline.evaluation.video import Reel, at_video_size
-from sightline.rewards.base import Clip, RewardModel, RewardStream, frame_shrinker
+from sightline.rewards.base import Clip, RewardModel, RewardStream, check_score_every, frame_shrinker
 
 Policy = Callable[[Observations], np.ndarray]
 """Deterministic policy: states [N, …] -> actions [N, …]."""
@@ -88,19 +87,6 @@ class Episodes:
         }
 
 
-def check_score_every(model: RewardModel, score_every: int) -> None:
-    """Refuse to leave out steps that a reward model compares.
-
-    Raises:
-        BadInput: it looks at several steps that follow each other.
-    """
-    if model.window > 1 and score_every > 1:
-        raise BadInput(
-            f"score_every={score_every} leaves out pictures, and this reward compares {model.window} steps that follow "
-            "each other; leave it out"
-        )
-
-
 def play_panel(
     policy: Policy,
     make: MakeEnv,
@@ -137,7 +123,7 @@ def play_panel(
         RunFailed: a reward is no finite number.
     """
     if reward_model is not None:
-        check_score_every(reward_model, score_every)
+        check_score_every(reward_model.window, score_every)
     episodes = len(panel.seeds)
     columns = min(processes or PARALLEL, episodes)
 

@@ -201,6 +201,8 @@ def choose_devices(names: str, weights: int | None = None) -> tuple[torch.device
     Raises:
         BadInput: a device is not available on this machine, or stands there twice, or they are of different kinds.
     """
+    if not isinstance(names, str) and type(names).__name__ != "device":
+        raise BadInput(f"a device is named by text, such as 'auto' or 'cpu:0,cpu:1', not by {type(names).__name__}")
     devices: list[torch.device] = []
     for name in str(names).split(","):
         devices += _devices_of(name.strip(), weights)
@@ -248,7 +250,7 @@ def _devices_of(name: str, weights: int | None) -> list[torch.device]:
         # CUDA devices can be named where there are none; computing on one is the test.
         for device in devices:
             torch.zeros(1, device=device).item()
-    except (AssertionError, RuntimeError) as error:
+    except (AssertionError, RuntimeError, ImportError) as error:
         raise BadInput(f"device '{name}' is not available here: {_why_not(name, gpus, error)}") from error
     return devices
 
@@ -275,13 +277,15 @@ def _why_not(name: str, gpus: int, error: Exception) -> str:
     """Why a device cannot be used, and what to say instead."""
     kind, colon, number = name.partition(":")
     if kind != "cuda" or not (number.isdecimal() or number == "all" or not colon):
-        return "say auto, cpu, cuda, cuda:1, cuda:all, or several, as in cuda:0,cuda:1"
+        return (
+            "say auto, cpu, cuda or cuda:1; an encoder of a reward may also take cuda:all, or several (cuda:0,cuda:1)"
+        )
     if not gpus:
-        return "torch sees no GPU ('sightline doctor' tells what it sees); use device=auto or device=cpu"
+        return "torch sees no GPU ('sightline doctor' tells what it sees); say auto or cpu"
     if number.isdecimal() and int(number) >= gpus:
-        return f"torch sees {gpus} GPU{'s' if gpus > 1 else ''}, counted from cuda:0; use device=auto"
+        return f"torch sees {gpus} GPU{'s' if gpus > 1 else ''}, counted from cuda:0; say auto"
     reason = " ".join(str(error).split())[:200]
-    return f"{reason}; use another one, or device=cpu"
+    return f"{reason}; say another one, or cpu"
 
 
 def devices_in_words(names: str, devices: Sequence[torch.device], weights: int | None) -> str:

@@ -20,8 +20,8 @@ MODES = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicub
 def resized_by_torch(frames: Any, size: tuple[int, int], resample: int) -> Any:
     """Scale all frames in one call, anti-aliased: uint8[N, H, W, 3] -> uint8[N, *size, 3].
 
-    Torch rounds its weights to 16 bits where Pillow has 22: of drawn frames one value in a thousand differs from
-    Pillow's at most, and by one. Interpolations that torch lacks are left to Pillow.
+    Torch rounds its weights to 16 bits where Pillow has 22: of frames of common sizes one value in a thousand differs
+    from Pillow's at most, and by one. Interpolations that torch lacks are left to Pillow.
 
     Args:
         frames: of numpy, or of torch, which are scaled where they are.

@@ -82,7 +82,9 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     elif "reward" in constant:
         yield "Pay with something that varies: other words, a closer camera, a larger encoder, or another reward."
     elif learned is not None and not learned.good and isinstance(steps, int):
-        yield f"Train longer: steps={2 * steps}, with --resume in the same folder."
+        # Nothing is learned before a learner's first gradient step.
+        first = (recipe.get("learner") or {}).get("learning_starts") or 0
+        yield f"Train longer: steps={2 * max(steps, first)}, with --resume in the same folder."
     if steps == 0:
         yield "Let it learn by trying: policy.model=RUN/checkpoints/best-… with steps, and without warm_start."
     looks = looking_verdict(result, bool(recipe.get("text_only")))

@@ -388,6 +388,23 @@ class RewardStream:
             self._earlier_features = (state["scored"]["features"], Clip.of_arrays(state["scored"]["clip"]))
 
 
+def check_score_every(window: int, score_every: int) -> None:
+    """Refuse to leave out steps that a reward compares.
+
+    Args:
+        window: steps that the reward looks at.
+        score_every: steps from one that is scored to the next.
+
+    Raises:
+        BadInput: it looks at several steps that follow each other.
+    """
+    if window > 1 and score_every > 1:
+        raise BadInput(
+            f"score_every={score_every} leaves out pictures, and this reward compares {window} steps that follow each "
+            "other; leave it out"
+        )
+
+
 def windows(values: np.ndarray, first: np.ndarray, size: int) -> np.ndarray:
     """Sliding windows of steps that stop at episode starts.
 
@@ -488,6 +505,8 @@ def _check_frames(frames: Any, *axes: str) -> None:
     shape: tuple[int, ...] = getattr(frames, "shape", ())
     if len(shape) != len(axes) + 3 or shape[-1] != 3 or "uint8" not in str(frames.dtype):
         raise BadInput(f"frames must be uint8[{', '.join(axes)}, H, W, 3], not {_described(frames)}")
+    if 0 in shape[-3:]:
+        raise BadInput(f"frames must have pixels, and these are {_described(frames)}")
 
 
 def _check_clip(clip: Clip) -> None:

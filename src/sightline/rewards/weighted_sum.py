@@ -30,6 +30,10 @@ class WeightedSumConfig(CombinedConfig):
     def parts(self) -> dict[str, RewardBlock]:
         return {f"terms.{number}": term.reward for number, term in enumerate(self.terms)}
 
+    @property
+    def judges_single_frames(self) -> bool:
+        return all(term.reward.judges_single_frames for term in self.terms)
+
     def build(self, context: RewardContext) -> RewardSetup:
         setups = [reward_config(term.reward).build(context) for term in self.terms]
         model = WeightedSum([setup.model for setup in setups], [term.weight for term in self.terms])

@@ -31,7 +31,7 @@ from sightline.models.encoder_base import Encoder
 from sightline.models.encoder_files import embedding_size, picture_side
 from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
-from sightline.rewards.base import Clip, RewardModel, to_numpy
+from sightline.rewards.base import Clip, RewardModel, check_score_every, to_numpy
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:
@@ -100,6 +100,9 @@ class ZeroShotConfig(RewardConfig):
 
     def check(self, recipe: ControlRecipe | AgentRecipe) -> None:
         check_words(recipe.goal, recipe.baseline, self.alpha, goal_required=False)
+        score_every = recipe.evaluation.score_every if recipe.role == "control" else None
+        if score_every is not None:
+            check_score_every(self.reward_class().window, score_every)
 
     def facts(self) -> dict[str, str]:
         facts = super().facts() | {"Encoder": self.encoder}
