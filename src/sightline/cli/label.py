@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -149,9 +151,7 @@ def stats(
     page = html or path / "labels.html"
     folder = existing_store(path)
     check_target(page, "--html")
-    # There may be millions of objects, all of them needed: half of the time would go into looking for garbage.
-    gc.disable()
-    with LabelStore(folder, read_only=True) as store:
+    with _no_garbage_collection(), LabelStore(folder, read_only=True) as store:
         labels = store.labels(_run_id(run))
         if not labels:
             of_run = f" of run '{run}'" if run else ""
@@ -181,6 +181,18 @@ def stats(
             line += f", kappa {pair.kappa:.2f}"
         typer.echo(line)
     typer.echo(f"page                {page}")
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Do not look for garbage meanwhile: among millions of labels that would take half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _run_id(run: str | None) -> str | None:
