@@ -116,7 +116,8 @@ def test_frames_and_segments_that_do_not_fit_are_refused() -> None:
 
 def test_a_dry_run_tells_memory_beside_disk() -> None:
     lines = describe(resolve(recipe_of(*PICTURES, "steps=256")))
-    memory, disk, evaluation = lines
+    memory, disk, learning, evaluation = lines
+    assert learning == "learning    begins after 2,000 steps, and the run ends before: raise steps"
     assert memory.startswith("memory") and disk.startswith("disk") and evaluation.startswith("evaluation")
     assert "256 transitions of 1.38 MB: 354 MB" in memory
     # pictures of 16x16 are rendered beside: 768 bytes, two chunks of 8 steps of 2 environments

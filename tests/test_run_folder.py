@@ -510,10 +510,10 @@ def test_shared_memory_of_a_killed_process_is_removed_by_the_next_run(
             ("steps=512", "learner.chunk=100", "envs=32"),
             "training for 3,200 steps (steps=512, in whole chunks of 3,200: ",
         ),
-        (("steps=6400", "learner.chunk=100", "envs=32"), "training for 6,400 steps, evaluated every 2,133"),
+        (("steps=6400", "learner.chunk=100", "envs=32"), "training for 6,400 steps, evaluated every 3,200"),
         (
-            ("steps=64", "envs=2", "learner.chunk=32", "evaluation.every=32"),
-            "training for 64 steps, evaluated every 32",
+            ("steps=64", "envs=2", "learner.chunk=32", "evaluation.every=32", "learner.learning_starts=32"),
+            "training for 64 steps, evaluated every 64",
         ),
     ],
 )

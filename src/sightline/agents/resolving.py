@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,16 +60,30 @@ def _try_games(recipe: AgentRecipe) -> int:
         RunFailed: see `resolve`.
     """
     taken = 0
-    with contextlib.ExitStack() as games:
+    with contextlib.ExitStack() as games, _allocations_traced():
         for make in (game_maker(recipe), game_maker(recipe, training=True)):
-            before = memory_taken()
+            memory = memory_taken()
+            allocated, _ = tracemalloc.get_traced_memory()
             game = make()
             games.callback(close_env, game)
             begin_once(game, recipe.env)
-            taken = memory_taken() - before
+            # A process that has run for long gives a game memory that it had already: then only allocations tell.
+            taken = max(memory_taken() - memory, tracemalloc.get_traced_memory()[0] - allocated)
             if recipe.rollouts.parallel is not None:
                 games.close()
     return taken
+
+
+@contextlib.contextmanager
+def _allocations_traced() -> Iterator[None]:
+    """Have Python count what it and numpy allocate."""
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        if not was_tracing:
+            tracemalloc.stop()
 
 
 def with_form_of_model(recipe: AgentRecipe) -> AgentRecipe:
