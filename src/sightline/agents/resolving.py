@@ -60,7 +60,8 @@ def _try_games(recipe: AgentRecipe) -> int:
         RunFailed: see `resolve`.
     """
     taken = 0
-    with contextlib.ExitStack() as games, _allocations_traced():
+    is_open = recipe.rollouts.parallel is None
+    with contextlib.ExitStack() as games, _allocations_traced() if is_open else contextlib.nullcontext():
         for make in (game_maker(recipe), game_maker(recipe, training=True)):
             memory = memory_taken()
             allocated, _ = tracemalloc.get_traced_memory()
@@ -69,7 +70,7 @@ def _try_games(recipe: AgentRecipe) -> int:
             begin_once(game, recipe.env)
             # A process that has run for long gives a game memory that it had already: then only allocations tell.
             taken = max(memory_taken() - memory, tracemalloc.get_traced_memory()[0] - allocated)
-            if recipe.rollouts.parallel is not None:
+            if not is_open:
                 games.close()
     return taken
 
