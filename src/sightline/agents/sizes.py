@@ -8,7 +8,7 @@ from sightline.models.device import readable_size
 from sightline.models.vlm.loading import folder_of
 
 FEW_EPISODES, MANY_EPISODES = 64, 256
-SMALL_MODEL = 16 * 2**20
+SMALL_MODEL_BYTES = 16 * 2**20
 """Bytes of weights of a model, at most, 256 of whose replies take little memory at the same time."""
 SMALL_GAME = 4 * 2**20
 """Bytes of a game, at most, of which there can be 256."""
@@ -18,14 +18,15 @@ def episodes_at_once(recipe: AgentRecipe, game_bytes: int) -> int:
     """Episodes that are played at the same time where the recipe leaves that open.
 
     A batch of many replies takes less time for each. Neither how long anything took decides, nor how much memory is
-    free: a run says the same on every machine.
+    free. The memory of a game is measured, so that machines could differ about one of nearly `SMALL_GAME`; a run keeps
+    the number in its recipe.
 
     Args:
         recipe: names the model.
         game_bytes: memory that one more game takes.
     """
     weights = _weight_bytes(recipe.policy.model)
-    is_small = weights is not None and weights <= SMALL_MODEL and game_bytes <= SMALL_GAME
+    is_small = weights is not None and weights <= SMALL_MODEL_BYTES and game_bytes <= SMALL_GAME
     return MANY_EPISODES if is_small else FEW_EPISODES
 
 

@@ -76,6 +76,11 @@ def learning_begins(recipe: ControlRecipe) -> int:
     return 0
 
 
+def learns_nothing(recipe: ControlRecipe) -> bool:
+    """Whether a run trains, and ends before its learner begins."""
+    return 0 < collected_steps(recipe) <= learning_begins(recipe)
+
+
 def _validations(recipe: ControlRecipe) -> int:
     """Number of validations: at the ends of chunks that pass a multiple of `evaluation.every`, and of the last one."""
     assert recipe.evaluation.every is not None

@@ -22,7 +22,7 @@ from sightline.config.learners import (
 )
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
-from sightline.control.panel_sizes import collected_steps, evaluation_share, learning_begins, resolved_evaluation
+from sightline.control.panel_sizes import evaluation_share, learning_begins, learns_nothing, resolved_evaluation
 from sightline.control.sizes import EnvironmentShapes, check_memory, space_of
 from sightline.envs.actions import COMBINATIONS, combinations, describe_actions
 from sightline.envs.frames import Size, rgb_frame
@@ -137,7 +137,7 @@ def describe(recipe: ControlRecipe) -> list[str]:
     finally:
         close_env(env)
     lines = [*spaces_in_words, *space_of(recipe, shapes).splitlines()]
-    if 0 < collected_steps(recipe) <= learning_begins(recipe):
+    if learns_nothing(recipe):
         lines.append(
             f"learning    begins after {learning_begins(recipe):,} steps, and the run ends before: raise steps"
         )

@@ -9,7 +9,7 @@ from sightline.config.recipe import ControlRecipe
 from sightline.control.control_setup import ControlSetup
 from sightline.control.off_policy import OffPolicyTrainer
 from sightline.control.on_policy import OnPolicyTrainer
-from sightline.control.panel_sizes import collected_steps, learning_begins
+from sightline.control.panel_sizes import collected_steps, learning_begins, learns_nothing
 from sightline.control.trainer import ControlTrainer
 from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress
@@ -56,7 +56,7 @@ def length_of_run(recipe: ControlRecipe) -> str:
         line += f"envs={recipe.envs})"
     if recipe.evaluation.every:
         line += f", evaluated every {max(recipe.evaluation.every, chunk):,}"
-    if recipe.steps > 0 and steps <= learning_begins(recipe):
+    if learns_nothing(recipe):
         line += (
             f"; nothing is learned, since learner.learning_starts={learning_begins(recipe):,}: raise steps, or lower it"
         )

@@ -60,18 +60,16 @@ def drawing_variables(worker: int | None = None) -> dict[str, str]:
     Args:
         worker: number of a worker process, from 0; these take the GPUs in turn. None: this process itself.
     """
-    from sightline.models.device import SLOT  # not at the top: as a program this file is alone
+    from sightline.models.device import process_place  # not at the top: as a program this file is alone
 
     gpus = drawing_gpus()
     if not gpus:
         return {}
-    place = worker
-    slot = os.environ.get(SLOT)
-    rank = os.environ.get("LOCAL_RANK")
-    if slot is not None or rank is not None:
-        # Processes of sweeps and of torchrun compute on a GPU each (`own_gpu` beside `SLOT`), and draw with that one.
-        place = int(slot or 0) * int(os.environ.get("LOCAL_WORLD_SIZE", "1")) + int(rank or 0)
-    elif worker is None and "CUDA_VISIBLE_DEVICES" in os.environ:
+    # Processes of sweeps and of torchrun compute on a GPU each (`own_gpu`), and draw with that one.
+    place = process_place()
+    if place is None:
+        place = worker
+    if place is None and "CUDA_VISIBLE_DEVICES" in os.environ:
         place = 0
     if place is None:
         return {}

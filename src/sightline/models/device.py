@@ -264,13 +264,21 @@ def own_gpu() -> int:
     process has its current one."""
     import torch
 
-    if "LOCAL_RANK" not in os.environ and SLOT not in os.environ:
+    place = process_place()
+    if place is None:
         return torch.cuda.current_device()
+    # Some launchers show each process a single GPU, its own.
+    return place % torch.cuda.device_count()
+
+
+def process_place() -> int | None:
+    """Number of this process among those of its machine that torchrun or a sweep has started, from 0; None if neither
+    has started it."""
+    if "LOCAL_RANK" not in os.environ and SLOT not in os.environ:
+        return None
     slot = int(os.environ.get(SLOT, "0"))
     processes_of_a_run = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    place = int(os.environ.get("LOCAL_RANK", "0"))
-    # Some launchers show each process a single GPU, its own.
-    return (slot * processes_of_a_run + place) % torch.cuda.device_count()
+    return slot * processes_of_a_run + int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def _why_not(name: str, gpus: int, error: Exception) -> str:
