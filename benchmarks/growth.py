@@ -3,9 +3,10 @@
     python benchmarks/growth.py runs labels page metrics [--longest 160000]
 
 - `runs`: the recipe cartpole, and states with their own reward, at 10 000, 40 000 and 160 000 steps (states: 640 000
-  too) with a replay buffer of 2 000. While each runs, its processor time and its memory are read beside its step.
-  Asked: a step late in a run takes at most 1.15 times as long as one in its second quarter, and memory is at most 1.05
-  times as much late as half way; the same of the longest run beside the shortest.
+  too) with a replay buffer of 2 000. While each runs, its processor time and its memory are read beside its step, and
+  a fixed piece of work is timed: many machines are slower at one time than at another, and a step counts in units of
+  that work. Asked: a step late in a run takes at most 1.15 times as long as one in its second quarter, and memory is at
+  most 1.05 times as much late as half way; the same of the longest run beside the shortest.
 - `labels`: `sightline label stats` of a store of 200 000 labels: half of a chat teacher that was asked in both orders,
   each of its replies another one, a quarter of people and a quarter of a script. Asked: 10 s of processor time.
 - `page`: a request to the label page with 500, 5 000 and 50 000 questions waiting, by 20 tabs. Asked: with most at most
@@ -81,8 +82,19 @@ def measured(*arguments: str) -> tuple[float, float]:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def watched_run(arguments: tuple[str, ...], steps: int, folder: Path) -> Iterator[tuple[int, float, float]]:
-    """Train, and read every now and then: the step, processor seconds so far, and memory in MB."""
+def fixed_work() -> float:
+    """Processor seconds of a piece of work that is always the same: loops of Python and small products of numpy, which
+    a step of a run is made of, too."""
+    matrix = np.ones((64, 64), np.float32)
+    began = time.thread_time()
+    for _ in range(40):
+        matrix = matrix @ matrix * 0.01
+        sum(number * number for number in range(500))
+    return time.thread_time() - began
+
+
+def watched_run(arguments: tuple[str, ...], steps: int, folder: Path) -> Iterator[tuple[int, float, float, float]]:
+    """Train, and read every now and then: the step, processor seconds so far, memory in MB, and `fixed_work`."""
     run = folder / f"run-{steps}"
     told = at_size(*arguments, f"steps={steps}")
     process = psutil.Popen(
@@ -103,7 +115,7 @@ def watched_run(arguments: tuple[str, ...], steps: int, folder: Path) -> Iterato
                 read += len(lines) + 1
                 step = json.loads(lines.splitlines()[-1]).get("step", 0)  # the first line has none
                 used = process.cpu_times()
-                yield step, used.user + used.system, process.memory_info().rss / MEGABYTE
+                yield step, used.user + used.system, process.memory_info().rss / MEGABYTE, fixed_work()
     if process.wait():
         raise SystemExit(f"{' '.join(told)} failed")
 
@@ -112,11 +124,15 @@ def growth_of(arguments: tuple[str, ...], steps: int, folder: Path) -> dict[str,
     """One run: what a step takes early and late in it, in milliseconds, and memory at these times in MB."""
     samples = np.array(list(watched_run(arguments, steps, folder)))
     last = samples[-1, 0]
-    milliseconds, megabytes = [], []
+    milliseconds, megabytes, works = [], [], []
     for start, end in (EARLY, LATE):
         at_start, at_end = np.interp([start * last, end * last], samples[:, 0], samples[:, 1]).tolist()
         milliseconds.append(1000 * (at_end - at_start) / ((end - start) * last))
         megabytes.append(float(np.interp(end * last, samples[:, 0], samples[:, 2])))
+        meanwhile = (samples[:, 0] >= start * last) & (samples[:, 0] <= end * last)
+        # A short run may have no sample in between.
+        works.append(1000 * float(np.median(samples[meanwhile, 3] if meanwhile.any() else samples[:, 3])))
+    early, late = np.divide(milliseconds, works).tolist()
     run = folder / f"run-{steps}"
     report_seconds, _ = measured("report", str(run))
     size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
@@ -125,7 +141,10 @@ def growth_of(arguments: tuple[str, ...], steps: int, folder: Path) -> dict[str,
         "steps": steps,
         "ms a step, early": round(milliseconds[0], 3),
         "ms a step, late": round(milliseconds[1], 3),
-        "time, late / early": round(milliseconds[1] / milliseconds[0], 3),
+        "ms of the fixed work, early": round(works[0], 3),
+        "ms of the fixed work, late": round(works[1], 3),
+        "a step in fixed works, late": round(late, 3),
+        "time, late / early": round(late / early, 3),
         "MB, half way": round(megabytes[0]),
         "MB, late": round(megabytes[1]),
         "memory, late / half way": round(megabytes[1] / megabytes[0], 3),
@@ -154,7 +173,7 @@ def _ratios(rows: dict[str, Any]) -> dict[str, Any]:
         for row in by_length:
             ratios[f"{name}, {row['steps']}, time"] = row["time, late / early"]
             ratios[f"{name}, {row['steps']}, memory"] = row["memory, late / half way"]
-        for quantity, key in (("time", "ms a step, late"), ("memory", "MB, late")):
+        for quantity, key in (("time", "a step in fixed works, late"), ("memory", "MB, late")):
             if len(by_length) > 1:
                 ratio = by_length[-1][key] / by_length[0][key]
                 ratios[f"{name}, longest / shortest, {quantity}"] = round(ratio, 3)

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,7 @@ def test_position_bias_of_people_and_of_pairs_asked_twice() -> None:
 def test_teachers_of_one_name_are_told_apart() -> None:
     labels = [label(FIRST, teacher="a"), label(FIRST, teacher="b")]
     assert teacher_names(labels) == {("a v1", ""): "a", ("b v1", ""): "b"}
-    namesake = StoredLabel(**{**vars(labels[0]), "signature": "a v2"})
+    namesake = replace(labels[0], signature="a v2")
     assert teacher_names([*labels, namesake]) == {("a v1", ""): "a #1", ("b v1", ""): "b", ("a v2", ""): "a #2"}
 
 

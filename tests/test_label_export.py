@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,7 @@ def test_the_labels_of_one_run(store: LabelStore, tmp_path: Path) -> None:
 def test_the_rows_say_it_all(store: LabelStore, tmp_path: Path) -> None:
     first, *_, rated, scored = parquet.read_table(export_labels(store, tmp_path / "a.parquet").path).to_pylist()
     assert (first["kind"], first["outcome"], first["value"], first["confidence"]) == ("compare", "second", 1.0, 0.75)
-    assert first["exchanges"][0] | {"reused": False} == vars(EXCHANGES[0])
+    assert first["exchanges"][0] | {"reused": False} == asdict(EXCHANGES[0])
     assert (first["first_rewards"], first["second_rewards"]) == ([2.0], [3.0])
     assert (first["run"], first["task"], first["step"]) == ("a run", "a task", 7)
     picture = np.asarray(Image.open(io.BytesIO(first["second_frames"][0]["bytes"])))

@@ -194,10 +194,10 @@ def judge_of(label: StoredLabel) -> Judge:
 
 def teacher_names(labels: Iterable[StoredLabel]) -> dict[Judge, str]:
     """Unique name of each judge, in order of appearance."""
-    names: dict[Judge, str] = {}
+    teachers: dict[Judge, str] = {}
     for label in labels:
-        judge = judge_of(label)
-        names[judge] = _full_name(label.teacher, person=judge[1])
+        teachers[judge_of(label)] = label.teacher
+    names = {judge: _full_name(teacher, person=judge[1]) for judge, teacher in teachers.items()}
     unique_names: dict[Judge, str] = {}
     for judge, name in names.items():
         namesakes = [namesake for namesake in names if names[namesake] == name]
@@ -511,24 +511,40 @@ def _outcome_in_order(label: StoredLabel, segments: tuple[str, ...]) -> Outcome:
 
 def _reasons(labels: Sequence[StoredLabel], names: dict[Judge, str], read_reply: ReadReply | None) -> tuple[str, ...]:
     """Reasons to doubt the labels about a pair, if any."""
-    segments = labels[0].segments
-    answers: set[tuple[str, Outcome]] = set()  # (teacher, outcome)
-    for label in labels:
-        outcome = _outcome_in_order(label, segments)
-        if outcome in _LABELS:
-            answers.add((names[judge_of(label)], outcome))
-    answers_by_teacher = Counter(teacher for teacher, _ in answers)
-    outcomes = {outcome for _, outcome in answers}
     reasons = []
-    if len(answers_by_teacher) > 1 and len(outcomes) > 1:
-        reasons.append("teachers disagree")
+    answers_by_teacher: Counter[str] = Counter()
+    # Most pairs of a large store have one label, which contradicts no other.
+    if len(labels) > 1:
+        answers = _different_answers(labels, names)
+        answers_by_teacher.update(teacher for teacher, _ in answers)
+        outcomes = {outcome for _, outcome in answers}
+        if len(answers_by_teacher) > 1 and len(outcomes) > 1:
+            reasons.append("teachers disagree")
     if any(pair is not None and not pair.is_correct for pair in map(check_pair, labels)):
         reasons.append("against the environment")
-    if not all(all(_consistencies_of_votes(_as_shown(label, read_reply))) for label in labels):
+    if any(_changes_with_the_order(label, read_reply) for label in labels):
         reasons.append("changes with the order")
     if any(count > 1 for count in answers_by_teacher.values()):
         reasons.append("answered differently again")
     return tuple(reasons)
+
+
+def _different_answers(labels: Sequence[StoredLabel], names: dict[Judge, str]) -> set[tuple[str, Outcome]]:
+    """The answers to a pair, each once: the teacher's name, and the outcome in the order of the first label."""
+    segments = labels[0].segments
+    answers = set()
+    for label in labels:
+        outcome = _outcome_in_order(label, segments)
+        if outcome in _LABELS:
+            answers.add((names[judge_of(label)], outcome))
+    return answers
+
+
+def _changes_with_the_order(label: StoredLabel, read_reply: ReadReply | None) -> bool:
+    """Whether a model that was shown a pair in both orders did not prefer the same segment each time."""
+    if len(label.answer.exchanges) < 2:
+        return False
+    return not all(_consistencies_of_votes(_as_shown(label, read_reply)))
 
 
 def _dispute(labels: Sequence[StoredLabel], names: dict[Judge, str], reasons: tuple[str, ...]) -> Dispute:

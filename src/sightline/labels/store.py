@@ -121,7 +121,7 @@ _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name N
 """Query for all objects of a database except the indices that SQLite makes by itself."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Context:
     """Context in which a question is asked: run, task and training step.
 
@@ -138,7 +138,7 @@ class Context:
     origin: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StoredLabel:
     """Label: a question with its answer, as stored.
 
@@ -882,7 +882,8 @@ def _stored_label(
         id=label,
         key=key,
         time=time,
-        context=Context(run, task, step, json.loads(origin)),
+        # Most labels say nothing of it, and there may be very many.
+        context=Context(run, task, step, {} if origin == "{}" else json.loads(origin)),
         teacher=teacher,
         signature=signature,
         kind=kind,

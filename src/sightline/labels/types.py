@@ -226,7 +226,7 @@ class Question:
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelCall:
     """Record of one request to a model and its reply, with the cost.
 
@@ -257,7 +257,7 @@ class ModelCall:
     reused: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """Answer of a teacher to a question.
 
