@@ -325,6 +325,9 @@ class Handler(BaseHTTPRequestHandler):
 def _shown(body: dict[str, Any]) -> tuple[list[str], list[np.ndarray]]:
     texts, pictures = [], []
     turns = body.get("messages") or body.get("contents") or []
+    for turn in turns:
+        if isinstance(turn.get("content"), str):  # a system message
+            turn["content"] = [{"type": "text", "text": turn["content"]}]
     for part in (part for turn in turns for part in turn.get("content") or turn.get("parts") or []):
         encoded = (
             part.get("image_url", {}).get("url", "").partition("base64,")[2]

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from sightline.preferences.labelling import Answers
 
 label = typer.Typer(
-    help="Labels of a teacher: import, run, serve, stats, export.", no_args_is_help=True, rich_markup_mode=None
+    help="Labels of a teacher: import, run, serve, show-prompt, stats, export.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 StorePath = Annotated[Path, typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store.")]
@@ -296,6 +298,40 @@ def export(
         typer.echo(f"exported    {exported.labels} labels ({exported.bytes / 2**20:.1f} MB) to {exported.path}")
     if exported.left_out:
         typer.echo(f"warning: {exported.left_out} labels stay behind: {exported.why}", err=True)
+
+
+@label.command("show-prompt")
+def show_prompt(
+    recipe: Annotated[
+        list[str],
+        typer.Argument(metavar="[RECIPE_OR_RUN] [key.sub=value]...", help="As of 'sightline train', or a run folder."),
+    ],
+    trust: Trust = False,
+) -> None:
+    """Print what a recipe's teacher or judge is asked, with marks for pictures; nothing is sent."""
+    from sightline.config.loading import for_control, load_recipe
+    from sightline.envs.tasks import find_task
+    from sightline.rewards.config import resolved_words, reward_config
+    from sightline.runs.folder import RunFolder
+
+    first, *rest = recipe
+    if "=" in first:
+        loaded = load_recipe(None, recipe)
+    elif RunFolder(Path(first)).recipe_file.is_file():
+        run = RunFolder(Path(first))
+        run.trusted_recipe(trust, [override.partition("=")[0] for override in rest])
+        loaded = load_recipe(run.document(), rest, own=False)
+    else:
+        loaded = load_recipe(first, rest)
+    control = for_control(loaded)
+    words = resolved_words(control, find_task(control.env))
+    shown = reward_config(control.reward).shown_prompt(tuple(words["goal"]), tuple(words["baseline"]))
+    if not shown:
+        raise BadInput(
+            f"no model is asked in words for reward.kind={control.reward.kind}; say reward.kind=judge, or "
+            "reward.kind=learned with reward.teacher.kind=chat"
+        )
+    typer.echo(shown)
 
 
 @label.command()

@@ -109,8 +109,11 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = _resolvers(yaml.SafeDumper.yaml_implicit_resolvers)
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        """Represent a text; one with a line break other than `\\n` in double quotes, which alone keep it."""
-        style = '"' if re.search("[\x85\u2028\u2029]", text) else None
+        """Represent a text; one of several lines as these, and one with a line break other than `\\n` in double quotes,
+        which alone keep it."""
+        style = "|" if "\n" in text else None
+        if re.search("[\x85\u2028\u2029]", text):
+            style = '"'
         return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 

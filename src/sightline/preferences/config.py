@@ -10,7 +10,7 @@ import numpy as np
 
 from sightline.errors import BadInput
 from sightline.labels.store import LabelStore
-from sightline.labels.types import Lesson
+from sightline.labels.types import Lesson, Question, Segment
 from sightline.models.encoders import warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.preferences.settings import LearnedSettings
@@ -96,6 +96,13 @@ class LearnedConfig(LearnedSettings):
     @property
     def teaching(self) -> LearnedConfig:
         return self
+
+    def shown_prompt(self, goal: tuple[str, ...], baseline: tuple[str, ...]) -> str:
+        height, width = self.shown_size(None)
+        black = Segment.of_frames(np.zeros((self.segment, height, width, 3), np.uint8))
+        kind = self.feedback.question
+        segments = (black, black) if kind == "compare" else (black,)
+        return self.teacher.shown_prompt(Question(kind, segments, goal, self.feedback.question_levels))
 
     def online(self, setup: RewardSetup, context: RunContext) -> Pebble:
         from sightline.preferences.pebble import Pebble

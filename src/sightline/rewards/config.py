@@ -103,6 +103,10 @@ class RewardConfig(RewardBlock):
         """The reward model of other words, which reads the same features; None where words mean nothing to it."""
         return None
 
+    def shown_prompt(self, goal: tuple[str, ...], baseline: tuple[str, ...]) -> str:
+        """What a model is asked for this reward, with marks for pictures; empty where none is asked in words."""
+        return ""
+
     def online(self, setup: RewardSetup, context: RunContext) -> OnlineRewardModel | None:
         """Online reward model around the one that was built, for a run; None if nothing is learned."""
         return None

@@ -497,13 +497,19 @@ def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> in
     for change in recipe_changes(run.recipe(), recipe, leaves_to_compare):
         if change.key != "steps":
             raise BadInput(
-                f"'{run.path}' was started with {change.key}={change.before!r}, not {change.now!r}; a resumed run "
-                "keeps its recipe (only steps may grow): leave that out, or start a new run"
+                f"'{run.path}' was started with {change.key}={_short(change.before)}, not {_short(change.now)}; a "
+                "resumed run keeps its recipe (only steps may grow): leave that out, or start a new run"
             )
         if change.now < change.before:
             raise BadInput(f"'{run.path}' was started with steps={change.before}; it can be made longer, not shorter")
         longer = int(change.now)
     return longer
+
+
+def _short(value: Any) -> str:
+    """A value in a message; a prompt has hundreds of words."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def versions(recipe: Recipe) -> dict[str, str]:

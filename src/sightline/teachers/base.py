@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from sightline.config.basics import Strict
 from sightline.config.blocks import Reach
 from sightline.errors import BadInput, blamed
-from sightline.labels.types import QuestionKind, Teacher
+from sightline.labels.types import Question, QuestionKind, Teacher
 
 if TYPE_CHECKING:
     from sightline.labels.store import Context, LabelStore
@@ -94,6 +94,10 @@ class TeacherConfig(Strict):
     def facts(self) -> str:
         """Short description of the teacher."""
         return self.kind
+
+    def shown_prompt(self, question: Question) -> str:
+        """What a model is asked by a question, with marks for pictures; empty where none is asked in words."""
+        return ""
 
     def build(self, context: TeacherContext) -> Teacher | None:
         """Build the teacher and check that it answers; None for one that can only be built in a run (`in_run`).

@@ -37,6 +37,7 @@ from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
 from sightline.models.chat.retiring import retirement_of
 from sightline.models.chat.streaming import CancelToken, stream_async
+from sightline.models.prompt_files import PromptFile, PromptText
 from sightline.runs.trust import is_this_machine
 from sightline.teachers import prompts
 from sightline.teachers.base import TeacherConfig, TeacherContext
@@ -95,6 +96,8 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
     """Number of votes, of which the majority counts; above 1 this needs a temperature."""
     frames: PositiveInt = 1
     """Number of frames shown of a segment: the last, and others evenly before it."""
+    prompt: PromptText | None = None
+    """A prompt file, whose words are sent in place of the teacher's own; a run's recipe holds its text."""
     input_price: NonNegativeFloat = 0.0
     """Price of a million tokens that the model reads; in any currency, the same as the budget's."""
     output_price: NonNegativeFloat = 0.0
@@ -109,6 +112,24 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
             raise ValueError(f"votes={self.votes} needs a temperature above 0, or all votes are the same")
         return self
 
+    @model_validator(mode="after")
+    def _prompt_is_one(self) -> ChatTeacherConfig:
+        self.prompt_file()
+        return self
+
+    def prompt_file(self, kind: QuestionKind | None = None) -> PromptFile | None:
+        """The prompt file, for questions of a kind where that is known; None for the teacher's own words.
+
+        Raises:
+            ValueError: it is none, or not for such questions.
+        """
+        if self.prompt is None:
+            return None
+        return prompts.parse_file(self.prompt, kind, self.stages)
+
+    def check(self, question: QuestionKind) -> None:
+        self.prompt_file(question)
+
     def reaches(self) -> Iterator[Reach]:
         return ChatModelConfig.reaches(self)
 
@@ -120,6 +141,9 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
 
     def facts(self) -> str:
         return f"chat, {self.model}"
+
+    def shown_prompt(self, question: Question) -> str:
+        return ChatTeacher(**self.model_dump(exclude={"kind"})).shown_prompt(question)
 
     def build(self, context: TeacherContext) -> ChatTeacher:
         end = retirement_of(self.provider, self.model)
@@ -162,6 +186,10 @@ class ChatTeacher(Teacher):
         self._limits = config.limits(self._model)
         self._calls = RateLimitedClient(self._limits, lambda line: self.say(line))
         self._cancel_token = CancelToken()
+        self._prompt_file = config.prompt_file()
+        words = prompts.PROMPT_VERSION
+        if self._prompt_file is not None:
+            words = f"file:{self._prompt_file.digest}"
         # Not of `max_tokens`: a reply that is cut off fails.
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
@@ -173,7 +201,7 @@ class ChatTeacher(Teacher):
             where = "this machine" + where.removeprefix(host)
         self.signature = (
             f"chat provider={config.provider} where={where} model={config.model} "
-            f"prompts={prompts.PROMPT_VERSION} {settings} options={extra}"
+            f"prompts={words} {settings} options={extra}"
         )
 
     def check(self) -> None:
@@ -186,10 +214,32 @@ class ChatTeacher(Teacher):
         """
         square = Segment(np.full((1, 64, 64, 3), (200, 30, 30), np.uint8), np.zeros(1, np.float32))
         question = Question("rate", (square,), ("a red square",), levels=2)
+        # By the teacher's own words, even where a prompt file may only be for pairs: the words are not on trial here.
         prompt = prompts.ask_at_once(question, [[Picture(square.frames[0])]], self.config.structured)
         reply = check(self._model, self._limits, self._request(prompt, question))
         if reply.cut_off and not reply.text.strip():
             raise BadInput(f"the chat model at {self._model.where} says nothing: {self._cut_off()}")
+
+    def shown_prompt(self, question: Question) -> str:
+        """What the model is asked by a question, section by section, with marks for pictures."""
+        self._check_kind(question)
+        pictures = [list(map(Picture, pick_frames(segment, self.config.frames))) for segment in question.segments]
+        prompt = self._first_prompt(question, pictures)
+        shown = ""
+        if prompt.system:
+            shown = f"[system]\n{prompt.system}\n\n"
+        shown += f"[user]\n{ChatRequest(prompt.parts).text}"
+        if self.config.stages == 2:
+            label = self._label_prompt(question, pictures, "[description]")
+            shown += f"\n\n[label]\n{ChatRequest(label.parts).text}"
+        return shown
+
+    def _check_kind(self, question: Question) -> None:
+        """Refuse a question that the prompt file is not for."""
+        try:
+            self.config.check(question.kind)
+        except ValueError as error:
+            raise BadInput(str(error)) from error
 
     def answers(self, questions: Iterable[Question]) -> Generator[tuple[int, Answer]]:
         """Yield (index, answer) as they come; see `Teacher`.
@@ -198,7 +248,7 @@ class ChatTeacher(Teacher):
         caller comes back after an answer. One round at a time.
 
         Raises:
-            BadInput: package or key missing.
+            BadInput: package or key missing, or a question of a kind that the prompt file is not for.
         """
         self._cancel_token = CancelToken()
         self._calls.exhausted = None
@@ -224,6 +274,7 @@ class ChatTeacher(Teacher):
 
     async def _answer(self, ask: Ask, question: Question) -> Answer:
         start = time.monotonic()
+        self._check_kind(question)
         frames = [pick_frames(segment, self.config.frames) for segment in question.segments]
         # No money for what is known: the model would be shown the same pictures twice.
         if question.kind == "compare" and np.array_equal(frames[0], frames[-1]):
@@ -267,22 +318,21 @@ class ChatTeacher(Teacher):
     async def _once(self, ask: Ask, interview: _Interview, swapped: bool) -> Opinion:
         """Ask for one reply, in one stage or two."""
         question = interview.question
-        structured = self.config.structured
         pictures = interview.pictures
         if swapped:
             pictures = pictures[::-1]
         if self.config.stages == 1:
             stage: str = question.kind
-            prompt = prompts.ask_at_once(question, pictures, structured)
+            prompt = self._first_prompt(question, pictures)
         else:
             # A description first, then the label from its text alone, as in RL-VLM-F.
-            description = await self._say(ask, interview, prompts.describe(question, pictures), "describe", swapped)
+            description = await self._say(ask, interview, self._first_prompt(question, pictures), "describe", swapped)
             if isinstance(description, Opinion):
                 return description
             if not description.text.strip():
                 return Opinion(Outcome.FAILED, reason=f"the description is empty: {self._cut_off()}")
             stage = "label"
-            prompt = prompts.label(question, description.text.strip(), structured)
+            prompt = self._label_prompt(question, pictures, description.text.strip())
         reply = await self._say(ask, interview, prompt, stage, swapped)
         if isinstance(reply, Opinion):
             return reply
@@ -294,6 +344,24 @@ class ChatTeacher(Teacher):
             # The first picture was the second segment.
             opinion = replace(opinion, outcome=MIRRORED.get(opinion.outcome, opinion.outcome))
         return opinion
+
+    def _first_prompt(self, question: Question, pictures: prompts.SegmentPictures) -> prompts.TeacherPrompt:
+        """Prompt that shows the pictures: for the answer, or in two stages for a description."""
+        structured = self.config.structured
+        if self._prompt_file is not None:
+            return prompts.from_file(self._prompt_file, "user", question, pictures, structured)
+        if self.config.stages == 2:
+            return prompts.describe(question, pictures)
+        return prompts.ask_at_once(question, pictures, structured)
+
+    def _label_prompt(
+        self, question: Question, pictures: prompts.SegmentPictures, description: str
+    ) -> prompts.TeacherPrompt:
+        """Prompt for the answer from a description."""
+        structured = self.config.structured
+        if self._prompt_file is not None:
+            return prompts.from_file(self._prompt_file, "label", question, pictures, structured, description)
+        return prompts.label(question, description, structured)
 
     async def _say(
         self, ask: Ask, interview: _Interview, prompt: prompts.TeacherPrompt, stage: str, swapped: bool
@@ -355,7 +423,14 @@ class ChatTeacher(Teacher):
         alternatives = 0
         if prompt.decides:
             alternatives = _ALTERNATIVES[question.kind]
-        return ChatRequest(prompt.parts, prompt.schema, self.config.temperature, self.config.max_tokens, alternatives)
+        return ChatRequest(
+            prompt.parts,
+            prompt.schema,
+            self.config.temperature,
+            self.config.max_tokens,
+            alternatives,
+            system=prompt.system,
+        )
 
 
 def _take_earlier_reply(

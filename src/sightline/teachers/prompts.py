@@ -17,6 +17,8 @@ A comparison in one stage, with `structured=False` (replies are read by `parsing
 The pictures of a comparison are called the first and the second and nothing else; a reply by number is not offered,
 because 1 may mean the first or the second. The outline (describe and compare, then label from the text alone) follows
 RL-VLM-F, Wang et al., ICML 2024; levels follow ERL-VLM, Luu et al., ICML 2025; the words are our own.
+
+A prompt file (`models/prompt_files.py`) takes the place of all these words: `from_file`.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sightline.images import Picture
-from sightline.labels.types import Question
+from sightline.labels.types import Question, QuestionKind
 from sightline.models.chat.messages import Part
+from sightline.models.prompt_files import PromptFile, Value, parse_prompt
 
 PROMPT_VERSION = "1"
 """Version of the prompts, part of a teacher's signature: raise it whenever a word below changes, or old answers pass
@@ -50,11 +53,13 @@ class TeacherPrompt:
         parts: texts and pictures.
         schema: JSON schema of the reply; None for free text.
         decides: whether the reply is to give one of the answers.
+        system: what the model is told before; empty for nothing.
     """
 
     parts: tuple[Part, ...]
     schema: dict[str, Any] | None
     decides: bool = True
+    system: str = ""
 
 
 def ask_at_once(question: Question, pictures: SegmentPictures, structured: bool) -> TeacherPrompt:
@@ -122,6 +127,59 @@ def _picture_parts(question: Question, pictures: SegmentPictures) -> list[Part]:
     return parts
 
 
+def parse_file(text: str, kind: QuestionKind | None, stages: int) -> PromptFile:
+    """Read a teacher's prompt file.
+
+    Args:
+        text: of the file.
+        kind: of the questions that it is for; None where that is not known yet.
+        stages: 1, or 2 where the section `label` asks for the answer and `user` for a description.
+
+    Raises:
+        ValueError: a section or a variable is unknown, or something is missing.
+    """
+    pictures = {"compare": ["first", "second"], "rate": ["pictures"], "score": ["pictures"]}
+    shown = ["first", "second", "pictures"] if kind is None else pictures[kind]
+    words = ["goal", "answers", "highest", "form"]
+    known = {"system": words, "user": [*shown, *words]}
+    if stages == 2:
+        known["label"] = ["description", *words]
+    prompt = parse_prompt(text, known)
+    variables = prompt.variables("user")
+    unseen = [name for name in shown if name not in variables]
+    if kind is not None and unseen:
+        raise ValueError(f"the prompt's section [user] shows no {{{unseen[0]}}}; put it where the picture shall stand")
+    if stages == 2 and "description" not in prompt.variables("label"):
+        raise ValueError("teacher.stages=2 needs a section [label] in the prompt, with {description}: the first reply")
+    return prompt
+
+
+def from_file(
+    prompt: PromptFile,
+    section: str,
+    question: Question,
+    pictures: SegmentPictures,
+    structured: bool,
+    description: str = "",
+) -> TeacherPrompt:
+    """Prompt by a section of a prompt file: `user` or `label`."""
+    answers = allowed(question)
+    values: dict[str, Value] = {
+        "goal": "; ".join(sentence.rstrip(".") for sentence in question.goal),
+        "answers": _listed(answers),
+        "highest": answers[-2],
+        "form": _form(question, structured),
+        "description": description,
+    }
+    names = ("first", "second") if question.kind == "compare" else ("pictures",)
+    values |= dict(zip(names, pictures, strict=True))
+    # In two stages the first reply describes, and only the second one is read.
+    decides = section == "label" or "label" not in prompt.sections
+    schema = _schema(question) if structured and decides else None
+    system = "".join(part for part in prompt.fill("system", values) if isinstance(part, str))
+    return TeacherPrompt(prompt.fill(section, values), schema, decides, system)
+
+
 def _goal(question: Question) -> str:
     if len(question.goal) == 1:
         return f"The goal is that the picture shows this: {question.goal[0].rstrip('.')}."
@@ -149,14 +207,17 @@ def _task(question: Question) -> str:
 
 def _form(question: Question, structured: bool) -> str:
     # The answer comes last in either form: the model has written its reason by then.
-    answers = allowed(question)
-    listed = ", ".join(answers[:-1]) + f" or {answers[-1]}"
+    listed = _listed(allowed(question))
     if structured:
         return (
             'Reply with one JSON object and nothing else: "reason" is one short sentence, "answer" is one of '
             f'{listed}. So it looks like this: {{"reason": "…", "answer": "…"}}'
         )
     return f"Give your reason in one short sentence. Then end with a line that holds the answer alone: {listed}."
+
+
+def _listed(answers: Sequence[str]) -> str:
+    return ", ".join(answers[:-1]) + f" or {answers[-1]}"
 
 
 def _schema(question: Question) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Anthropic(HostedModel):
                     further["temperature"] = request.temperature
                 if request.schema is not None:
                     further["output_config"] = {"format": {"type": "json_schema", "schema": request.schema}}
+                if request.system:
+                    further["system"] = request.system
                 further |= self._options
                 content = [_part(part) for part in request.parts]
                 idempotency = self._idempotency(request, [self._model, request.max_tokens, content, further])

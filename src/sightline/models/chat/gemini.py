@@ -75,6 +75,8 @@ class Gemini(HostedModel):
         fields: dict[str, Any] = {"max_output_tokens": request.max_tokens}
         if supported.temperature and not _samples_its_own_way(self._model):
             fields["temperature"] = request.temperature
+        if request.system:
+            fields["system_instruction"] = request.system
         if request.schema is not None:
             fields |= {"response_mime_type": "application/json", "response_json_schema": request.schema}
         if request.alternatives:

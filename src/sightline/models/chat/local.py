@@ -134,7 +134,7 @@ class LocalModel:
         if not requests:  # whoever asked has gone
             return []
         first = requests[0]
-        prompts = [vlm.encode([ChatTurn.of_parts(request.parts)]) for request in requests]
+        prompts = [vlm.encode([ChatTurn.of_parts(request.parts)], request.system) for request in requests]
         # Fresh numbers each time: votes on one question are to differ.
         uniforms: np.ndarray | None = None
         if first.temperature:

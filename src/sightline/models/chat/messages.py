@@ -24,6 +24,7 @@ class ChatRequest:
         alternatives: for so many of the most probable tokens at each place the log-probability is wanted; 0 for none.
         occasion: the same for two requests of which one answer serves both, such as one that is sent again after a
             time-out or a kill; empty if every request is to have an answer of its own.
+        system: what the model is told before the turn (a system message); empty for nothing.
     """
 
     parts: tuple[Part, ...]
@@ -32,11 +33,13 @@ class ChatRequest:
     max_tokens: int = 512
     alternatives: int = 0
     occasion: str = ""
+    system: str = ""
 
     @property
     def text(self) -> str:
         """All of it as text, with a mark where a picture stands."""
-        return "\n".join(part if isinstance(part, str) else "[picture]" for part in self.parts)
+        turn = [part if isinstance(part, str) else "[picture]" for part in self.parts]
+        return "\n".join(text for text in (self.system, *turn) if text)
 
 
 @dataclass(frozen=True)

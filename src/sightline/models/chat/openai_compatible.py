@@ -82,10 +82,13 @@ class OpenAICompatible(HostedModel):
 
     def _body(self, request: ChatRequest, supported: Capabilities) -> dict[str, Any]:
         content = [message_part(part) for part in request.parts]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
+        if request.system:
+            messages.insert(0, {"role": "system", "content": request.system})
         limit = "max_tokens" if supported.max_tokens else "max_completion_tokens"
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [{"role": "user", "content": content}],
+            "messages": messages,
             limit: request.max_tokens,
         }
         if supported.temperature:

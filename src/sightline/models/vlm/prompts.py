@@ -73,8 +73,12 @@ class PromptEncoder:
         self._token_cache: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
         self._split_pictures = self._can_split_pictures()
 
-    def encode(self, turns: Sequence[ChatTurn]) -> Prompt:
+    def encode(self, turns: Sequence[ChatTurn], system: str = "") -> Prompt:
         """Build the prompt of a conversation whose last turn has no reply yet.
+
+        Args:
+            turns: the conversation.
+            system: what the model is told before the first turn; empty for nothing.
 
         Raises:
             BadInput: the chat template or the processor does not support such a conversation.
@@ -82,7 +86,8 @@ class PromptEncoder:
         outline: Outline = tuple(turn.layout for turn in turns)
         parts: list[Prompt] = []
         for number, turn in enumerate(turns):
-            segment = self._segment(self._segment_text(outline[: number + 1]), turn.pictures, first=number == 0)
+            text = self._segment_text(outline[: number + 1], system)
+            segment = self._segment(text, turn.pictures, first=number == 0)
             if number and self._ends_twice(turns[number - 1].reply, segment.ids):
                 per_token = {name: tensor[1:] for name, tensor in segment.per_token.items()}
                 segment = Prompt(segment.ids[1:], per_token, segment.per_picture)
@@ -119,14 +124,16 @@ class PromptEncoder:
             return False
         return reply[-1] in self._stops and bool(segment[0] == reply[-1])
 
-    def _render_segment(self, outline: Outline) -> str:
+    def _render_segment(self, outline: Outline, system: str = "") -> str:
         """Text that the chat template writes from the last reply on; for a single turn, all that it writes."""
         # A user's text could hold the mark, by chance or on purpose; the salt makes one that it does not hold.
-        texts = ""
+        texts = system
         for layout in outline:
             texts += "".join(part for part in layout if part is not None)
         salt = next(number for number in range(len(texts) + 2) if f"-HERE-{number}" not in texts)
         messages: list[dict[str, Any]] = []
+        if system:
+            messages.append({"role": "system", "content": [_content_part(system)]})
         for number, layout in enumerate(outline):
             messages.append({"role": "user", "content": [_content_part(part) for part in layout]})
             if number < len(outline) - 1:
@@ -138,6 +145,10 @@ class PromptEncoder:
             raise BadInput(
                 f"the model's chat template cannot write {len(outline)} turns with pictures: {reason}"
             ) from error
+        if system.strip() not in text:
+            raise BadInput(
+                "the model's chat template leaves the system message out; put its words at the beginning of the user's"
+            )
         if len(outline) == 1:
             return text
         _, mark, after = text.rpartition(MARK.format(len(outline) - 2, salt))
