@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sightline.config.grid import listed_values
 from sightline.config.learners import OnPolicyLearner
 from sightline.config.loading import load_recipe
 from sightline.config.recipe import AgentRecipe, Recipe
-from sightline.sweep import listed_values
 
 _INTO = os.environ.get("BENCHMARKS_SMALLEST_INTO")
 RESULTS = Path(_INTO) if _INTO else Path(__file__).parent / "results"

@@ -17,12 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import TINY, Finished, start_sightline
+from sightline.config.grid import listed_values, parse_grid, value_label
 from sightline.config.loading import parse_override
 from sightline.errors import BadInput
 from sightline.runs.files import read_document
 from sightline.runs.lease import take_lease
 from sightline.runs.stopping import Stopped
-from sightline.sweep import GridCell, Plan, carry_out, cell_name, listed_values, parse_grid, plan_sweep, value_label
+from sightline.sweep import GridCell, Plan, carry_out, cell_name, plan_sweep
 
 Sightline = Callable[..., Finished]
 SMALL = (*TINY, "reward.kind=ground_truth")
@@ -73,14 +74,18 @@ def test_what_is_a_list(override: str, expected: list[str]) -> None:
         (["seed=0,0"], "the value 0 twice"),
         (["reward.alpha=0.5,0.50"], "the value 0.5 twice"),
         (["seed=0..1", "seed=3"], "given twice"),
-        (["seed=3"], "nothing varies"),
-        (["goal='a pole, upright'"], "nothing varies"),
         (["seed"], "key=value"),
     ],
 )
 def test_grids_that_are_refused(overrides: list[str], expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
         parse_grid(overrides)
+
+
+@pytest.mark.parametrize("override", ["seed=3", "goal='a pole, upright'"])
+def test_a_sweep_varies_something(override: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nothing varies"):
+        plan_sweep("cartpole", [override], tmp_path / "sweep")
 
 
 WORDS = st.text("abcxyz0123456789._/-", min_size=1, max_size=8).filter(lambda word: ".." not in word)
