@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.evaluation.statistics import spearman, wilson
+from sightline.evaluation.statistics import expected_calibration_error, spearman, wilson
 from sightline.labels.store import StoredLabel
 from sightline.labels.types import MIRRORED, ModelCall, Outcome
 
 BINS = 10
-"""Number of bins: with equal numbers of pairs for accuracy by difference, and of equal width for calibration."""
+"""Number of bins, with equal numbers of pairs, for accuracy by difference."""
 _DECIDED = (Outcome.FIRST, Outcome.SECOND)
 _LABELS = (*_DECIDED, Outcome.EQUAL, Outcome.VALUE)
 """Outcomes that a reward model can learn from."""
@@ -405,14 +405,8 @@ def _calibration(pairs: Sequence[CheckedPair]) -> Calibration | None:
         return None
     confidence = np.array([pair.confidence for pair in sure], np.float64)
     correct = np.array([pair.is_correct for pair in sure], np.float64)
-    # Expected calibration error: bins of equal width, each weighted by its number of pairs.
-    bin_of_pair = np.clip((confidence * BINS).astype(int), 0, BINS - 1)
-    gaps = []
-    for index in np.unique(bin_of_pair):
-        members = bin_of_pair == index
-        gaps.append(abs(float(np.sum(correct[members] - confidence[members]))))
     brier = float(np.mean((confidence - correct) ** 2))
-    return Calibration(len(sure), sum(gaps) / len(sure), brier)
+    return Calibration(len(sure), expected_calibration_error(confidence, correct), brier)
 
 
 def _flipped(outcome: Outcome) -> Outcome:

@@ -1,0 +1,27 @@
+"""Measures of rewards: one file for each question, all by numpy alone.
+
+`OF_FRAMES` holds those that read nothing but scored frames. The others compare with further rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sightline.lab.measures.correlation import pearson, spearman
+from sightline.lab.measures.epic import epic
+from sightline.lab.measures.epic import epic_of_transitions as epic_of_transitions
+from sightline.lab.measures.result import Measure
+from sightline.lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max, calibration_error
+from sightline.lab.measures.table import ScoredFrames
+
+OF_FRAMES: Mapping[str, Callable[[ScoredFrames, int], Measure]] = {
+    "spearman": spearman,
+    "pearson": pearson,
+    "epic": epic,
+    "auroc": auroc,
+    "auroc_last": auroc_last,
+    "auroc_max": auroc_max,
+    "auprc": auprc,
+    "calibration_error": calibration_error,
+}
+"""Measures of scored frames by name; each is called with them and a number of resamples."""
