@@ -46,6 +46,7 @@ _PUBLIC = {
     # runs
     "train": "sightline.api:train",
     "evaluate": "sightline.api:evaluate",
+    "lab": "sightline.api:lab",
     "Run": "sightline.api:Run",
     # games
     "text_game": "sightline.envs.games.text_game:text_game",
@@ -87,6 +88,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "fit_reward",
+    "lab",
     "register",
     "text_game",
     "train",
@@ -99,7 +101,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sightline.agents.algorithms.base import AlgorithmConfig
-    from sightline.api import Run, evaluate, train
+    from sightline.api import Run, evaluate, lab, train
     from sightline.envs.games.text_game import text_game
     from sightline.envs.record_frame import RecordFrame
     from sightline.errors import BadInput, RunFailed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -203,6 +204,86 @@ def evaluate(
     episodes_played = play_panel(choose, make, task, panel, reward, score_every=score_every)
     assert episodes_played is not None, "nothing stops it"
     return episodes_played.summary()
+
+
+@_process_unchanged()
+def lab(
+    task: str,
+    rewards: Mapping[str, Mapping[str, Any] | RewardModel] | None = None,
+    *,
+    sentences: Sequence[str] = (),
+    episodes: int | None = None,
+    seed: int = 0,
+    runs: Sequence[str | Path] = (),
+    pictures: str | Path | None = None,
+    goal_pictures: str | Path | None = None,
+    other_pictures: str | Path | None = None,
+    video: str | Path | None = None,
+    out: str | Path | None = None,
+    trust: bool = False,
+    **overrides: Any,
+) -> dict[str, Any]:
+    """Judge rewards side by side on one set of episodes, before any is trained on; see `sightline lab`.
+
+    >>> found = lab("cartpole", {"own": {}, "red": {"goal": "a red car"}, "mine": MyReward()})
+    >>> found["rewards"]["red"]["auroc"]["value"]
+
+    Args:
+        task: a task, a recipe, or a Gymnasium id.
+        rewards: name -> keys of the recipe that differ (`goal`, `baseline`, `reward.…`, `env_options.…`), or a reward
+            model; None: the recipe's own.
+        sentences: goals that each reward in words is tried with, and that are ranked.
+        episodes: of each kind of play; None: ten, or none where there are files.
+        seed: of all chance.
+        runs: run folders, whose policies play too.
+        pictures: folder of pictures with a CSV file of the columns `file`, `success` or `truth`, `episode`, `step`.
+        goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
+        video: a file, whose ground truth is progress.
+        out: folder that keeps `lab.json`, the page, and the embeddings for the next call.
+        trust: whether code that the runs' recipes name may be imported.
+        overrides: recipe keys of all rewards.
+
+    Returns:
+        The content of `lab.json`.
+
+    Raises:
+        BadInput, RunFailed: in one line.
+    """
+    from sightline.lab.running import LabData, run_lab
+
+    models: dict[str, RewardModel] = {}
+    differing: dict[str, list[str]] = {}
+    for name, reward in (rewards or {}).items():
+        if isinstance(reward, RewardModel):
+            models[name] = reward
+        elif isinstance(reward, Mapping):
+            differing[name] = _as_overrides(reward)
+        else:
+            raise BadInput(
+                f"reward '{name}' must be a mapping of recipe keys, or a RewardModel, not {type(reward).__name__}"
+            )
+    paths = {"pictures": pictures, "goal_pictures": goal_pictures, "other_pictures": other_pictures, "video": video}
+    data = LabData(
+        None if episodes is None else _whole("episodes", episodes, 0),
+        _whole("seed", seed, 0),
+        tuple(_folder(run, "runs") for run in runs),
+        **{name: None if path is None else _folder(path, name) for name, path in paths.items()},
+        trust=trust,
+    )
+    folder = None if out is None else _folder(out, "out")
+    return run_lab(task, _as_overrides(overrides), differing, tuple(sentences), data, models, folder)
+
+
+def _as_overrides(keys: Mapping[str, Any]) -> list[str]:
+    """Recipe keys as a command's overrides. Each value is one, whatever commas it has."""
+    overrides = []
+    for key, value in keys.items():
+        if isinstance(value, str):
+            text = "'" + value.replace("'", "''") + "'"
+        else:
+            text = json.dumps(value)
+        overrides.append(f"{key}={text}")
+    return overrides
 
 
 def _named_function(env: Callable[[], Any]) -> tuple[str, Callable[..., Any], dict[str, Any]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.config.blocks import checked_block
-from sightline.config.loading import leaves, load_game, load_recipe
+from sightline.config.loading import for_control, leaves, load_game, load_recipe
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.envs.naming import UnknownEnvironment
 from sightline.envs.tasks import find_task
@@ -117,8 +117,28 @@ def describe(recipe: Recipe) -> list[str]:
     return describe_control(recipe)
 
 
+def check(recipe: Recipe, goal_pictures: Path | None = None) -> dict[str, Any]:
+    """Check a completed recipe's reward before training; see `sightline.lab.gate.check_reward`.
+
+    Raises:
+        BadInput: it is refused, with the reason; or the recipe is for an agent.
+    """
+    from sightline.lab.gate import REFUSED, check_reward
+
+    verdict = check_reward(for_control(recipe), goal_pictures)
+    if verdict["verdict"] == REFUSED:
+        raise BadInput(f"the reward fails the check: {verdict['reason']}; to train all the same leave out --check")
+    return verdict
+
+
 def train(
-    recipe: Recipe, path: Path, name: str, resume: bool, command: str | None = None, quiet: bool = False
+    recipe: Recipe,
+    path: Path,
+    name: str,
+    resume: bool,
+    command: str | None = None,
+    quiet: bool = False,
+    check: dict[str, Any] | None = None,
 ) -> tuple[RunFolder, dict[str, Any]]:
     """Carry out a recipe, with a progress bar and a report at the end.
 
@@ -131,6 +151,7 @@ def train(
         resume: go on with the run that is in the folder.
         command: what is recorded as the command; None for the command line.
         quiet: show no progress.
+        check: what `check` has found, which the run keeps.
 
     Raises:
         BadInput: torchrun has started several processes, and the recipe trains a policy on states.
@@ -144,7 +165,7 @@ def train(
     with _stopping_resumably(path), _naming_run(RunFolder(path) if resume else None):
         if isinstance(recipe, AgentRecipe):
             return _train_agent(recipe, path, name, resume, command, quiet)
-        return _train_control(recipe, path, name, resume, command, quiet)
+        return _train_control(recipe, path, name, resume, command, quiet, check)
 
 
 def _check_one_process(recipe: ControlRecipe) -> None:
@@ -189,7 +210,13 @@ def _stopping_resumably(path: Path) -> Iterator[None]:
 
 
 def _train_control(
-    recipe: ControlRecipe, path: Path, name: str, resume: bool, command: str | None, quiet: bool
+    recipe: ControlRecipe,
+    path: Path,
+    name: str,
+    resume: bool,
+    command: str | None,
+    quiet: bool,
+    check: dict[str, Any] | None,
 ) -> tuple[RunFolder, dict[str, Any]]:
     from sightline.control.control_setup import build_setup
     from sightline.control.precision import with_dtypes
@@ -202,6 +229,8 @@ def _train_control(
     with owned_run(path, recipe, resume, command) as begin:
         setup = build_setup(recipe)
         folder = begin()
+        if check is not None:
+            folder.write_json("check.json", check)
         encoder = setup.reward.encoder
         if encoder is not None and (card := model_card(encoder.name)):
             folder.write_text("model_card.md", card)

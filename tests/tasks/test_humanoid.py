@@ -627,3 +627,19 @@ def test_nothing_is_left_of_a_run_that_renders(sightline_process: Callable[..., 
     if how != "crash":
         assert "Traceback" not in err and "Error" not in err
         assert not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]  # torch's cache
+
+
+@pytest.mark.parametrize("name", list(POSES))
+def test_the_goal_that_is_shown_is_the_pose(name: str) -> None:
+    env = gymnasium.make(HUMANOID_ID, pose=name, render_mode="rgb_array", render_size=(32, 32))
+    env.reset(seed=0)
+    standing = np.asarray(env.render())
+    shown: Any = env.unwrapped
+    holds = []
+    for seed in range(8):
+        TASKS[name].show_goal(shown, np.random.default_rng(seed))  # type: ignore[misc]
+        simulation = shown._vector._simulation
+        holds.append(POSES[name].holds(simulation.posture, simulation.skeleton)[0])
+    assert np.mean(holds) >= 0.5
+    assert name == "standing" or not np.array_equal(np.asarray(env.render()), standing)
+    env.close()

@@ -15,6 +15,7 @@ import typer
 from sightline.cli.demos import demos
 from sightline.cli.exit_codes import errors_in_one_line, warnings_in_one_line
 from sightline.cli.games import check_env
+from sightline.cli.lab import lab
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
 from sightline.errors import BadInput, RunFailed
@@ -48,6 +49,7 @@ def _print_version(is_set: bool) -> None:
 app.add_typer(label, name="label")
 app.command("check-env")(check_env)
 app.command()(demos)
+app.command()(lab)
 
 
 @app.callback(invoke_without_command=True)
@@ -84,6 +86,13 @@ def train(
         bool, typer.Option("--resume-or-start", help="Go on with the run in --run-dir, or begin it: for schedulers.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Judge the reward first, in a minute or two; one that is useless is refused."),
+    ] = False,
+    goal_pictures: Annotated[
+        Path | None, typer.Option(help="With --check: a folder of pictures of the goal.", callback=in_home)
+    ] = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -118,7 +127,13 @@ def train(
             typer.echo(line, err=True)
         return
 
-    _, result = roles.train(completed, working_folder / path, name, resume)
+    verdict = None
+    if goal_pictures is not None and not check:
+        raise BadInput("--goal-pictures are looked at by --check; add it")
+    if check and not resume:
+        verdict = roles.check(completed, goal_pictures)
+        typer.echo(f"check       {verdict['verdict']}: {verdict['reason']}", err=True)
+    _, result = roles.train(completed, working_folder / path, name, resume, check=verdict)
     if _another_process_prints():
         return
     if as_json:

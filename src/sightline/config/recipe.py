@@ -75,6 +75,11 @@ class RewardBlock(Strict):
         return 0.0
 
     @property
+    def feature_source(self) -> str | None:
+        """What `embed` gives, in words: rewards of equal words score the same features. None: nobody else's."""
+        return None
+
+    @property
     def frame_pixels(self) -> int | None:
         """Pixels that are kept of a frame at most, until it is scored; None if it keeps its size, or if that is not
         known yet."""

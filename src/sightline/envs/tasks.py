@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sightline import registry
 from sightline.errors import BadInput, one_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 SuccessRule = Literal["every", "any", "end"]
 StatesSuccess = str | Callable[[float, Mapping[str, Any]], bool]
@@ -46,6 +49,8 @@ class Task:
         measures: further boolean infos, reported as the share of episodes in which they are true by the rule `success`.
         axes: one or two quantities that determine the frame, for the reward landscape.
         state_at: values of the axes -> the environment's `state` attribute.
+        show_goal: puts the environment itself (unwrapped, and begun) into a state that shows the goal, drawn from a
+            generator, for checks of rewards before training; None: those of the axes' states that are a success.
         prompt: what an agent is told in every turn; `{actions}` are the names of its actions, `{mission}` is the task
             of the episode, from the info or the observation `mission`. None for an environment that has words of its
             own (`sightline.envs.games.contract.Game`), and for one that an agent cannot play
@@ -73,6 +78,7 @@ class Task:
     measures: tuple[str, ...] = ()
     axes: tuple[Axis, ...] = ()
     state_at: Callable[..., list[float]] | None = None
+    show_goal: Callable[[Any, np.random.Generator], None] | None = None
     prompt: str | None = None
     actions: Sequence[str] | Mapping[str, Any] = ()
     frames: int = 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from sightline.envs.frame_vector import MakeEnv
@@ -21,20 +23,36 @@ def reward_landscape(task: Task, make: MakeEnv, reward_model: RewardModel) -> di
     """
     if task.state_at is None:
         return None
-    values = [np.linspace(axis.low, axis.high, axis.points) for axis in task.axes]
-    grid = np.stack(np.meshgrid(*values, indexing="ij"), axis=-1)  # [points of the first axis, …, number of axes]
-    frames = []
     env: Any = make()
     try:
         env.reset(seed=0)
         # Each state is set and drawn, not reached: no step is made.
-        for point in grid.reshape(-1, len(values)):
-            env.unwrapped.state = np.array(task.state_at(*point))
-            frames.append(rgb_frame(env))
+        frames = [rgb_frame(env) for _ in _set_states(task, env)]
     finally:
         close_env(env)
-    rewards = reward_model(np.stack(frames)).reshape(grid.shape[:-1])
+    rewards = reward_model(np.stack(frames)).reshape([axis.points for axis in task.axes])
     axes = []
-    for axis, axis_values in zip(task.axes, values, strict=True):
-        axes.append({"name": axis.name, "unit": axis.unit, "values": axis_values.tolist()})
+    for axis in task.axes:
+        values = np.linspace(axis.low, axis.high, axis.points)
+        axes.append({"name": axis.name, "unit": axis.unit, "values": values.tolist()})
     return {"axes": axes, "reward": rewards.tolist()}
+
+
+def _set_states(task: Task, env: gymnasium.Env[Any, Any]) -> Iterator[None]:
+    """Put an environment into each state of its task's grid, one after the other."""
+    for point in grid_points(task):
+        put_into(env, task, point)
+        yield
+
+
+def put_into(env: gymnasium.Env[Any, Any], task: Task, point: np.ndarray) -> None:
+    """Put an environment into the state of a point of its task's grid, float64[axes]."""
+    assert task.state_at is not None, "a task with axes"
+    inner: Any = env.unwrapped
+    inner.state = np.array(task.state_at(*point))
+
+
+def grid_points(task: Task) -> np.ndarray:
+    """float64[points, axes] of a task's grid; the first axis varies slowest."""
+    values = [np.linspace(axis.low, axis.high, axis.points) for axis in task.axes]
+    return np.stack(np.meshgrid(*values, indexing="ij"), axis=-1).reshape(-1, len(values))

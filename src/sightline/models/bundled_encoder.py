@@ -233,7 +233,7 @@ class BundledEncoder(OpenClipFormat):
         self._unknown = vocabulary["[UNK]"]
         self._text: TextTower | None = text_tower.to(device=device, dtype=dtype)
 
-    def free_text_tower(self) -> None:
+    def _drop_text_tower(self) -> None:
         self._text = None
 
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:

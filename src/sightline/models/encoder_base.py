@@ -73,6 +73,8 @@ class TowerPair:
     where: str
     """The devices that read frames, and why they were chosen."""
     reads_tensors = True
+    keeps_text_tower = False
+    """Whether `free_text_tower` leaves it alone, since the encoder is shared."""
     _batch_size: BatchSize
     _device: torch.device
     _copies: tuple[TowerPair, ...] = ()
@@ -209,6 +211,10 @@ class TowerPair:
         raise NotImplementedError
 
     def free_text_tower(self) -> None:
+        if not self.keeps_text_tower:
+            self._drop_text_tower()
+
+    def _drop_text_tower(self) -> None:
         raise NotImplementedError
 
     def _image_tower(self, frames: Any) -> torch.Tensor:
@@ -265,7 +271,7 @@ class OpenClipFormat(TowerPair):
         self._visual = copy.deepcopy(self._visual).to(device)
         self._mean = self._mean.to(device)
         self._std = self._std.to(device)
-        self.free_text_tower()
+        self._drop_text_tower()
 
     def unfamiliarity(self, frames: Any) -> np.ndarray | None:
         """How far frames are from the pictures that the encoder was taught: uint8[N, H, W, 3] -> float64[N], where 1 is

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sightline.models.hub import means_folder
-from sightline.models.weights import count_weights
+from sightline.models.weights import FILES, count_weights
 from sightline.runs.files import parse_json, read_bytes
 
 BUNDLED = {"bundled": "encoder", "bundled-deformables": "deformables_encoder"}
@@ -52,10 +52,26 @@ def model_config(name: str) -> dict[str, Any] | None:
 
 def encoder_weights(name: str) -> int | None:
     """Number of weights of both towers of an encoder, without loading it; None where its files do not tell."""
-    is_folder = name in BUNDLED or name.startswith("local-dir:")
+    return count_weights(encoder_folder(name)) if _is_folder(name) else None
+
+
+def _is_folder(name: str) -> bool:
     if name.startswith("hf:"):
-        is_folder = means_folder(name.removeprefix("hf:"))
-    return count_weights(encoder_folder(name)) if is_folder else None
+        return means_folder(name.removeprefix("hf:"))
+    return name in BUNDLED or name.startswith("local-dir:")
+
+
+def weights_stamp(name: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of change of the files of weights of an encoder that is a folder, which may hold others
+    tomorrow. Empty for those of a hub, whose names stand for their weights."""
+    if not _is_folder(name):
+        return ()
+    stamps = []
+    for pattern in FILES:
+        for file in sorted(encoder_folder(name).glob(pattern)):
+            status = file.stat()
+            stamps.append((file.name, status.st_size, status.st_mtime_ns))
+    return tuple(stamps)
 
 
 def embedding_size(name: str) -> int | None:

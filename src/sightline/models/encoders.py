@@ -6,8 +6,11 @@ is imported only for its own encoders.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -23,6 +26,18 @@ from sightline.requirements import keep_llvms_apart
 
 if TYPE_CHECKING:
     import torch
+
+_shared: ContextVar[dict[Any, TowerPair] | None] = ContextVar("shared encoders", default=None)
+
+
+@contextlib.contextmanager
+def shared_encoders() -> Iterator[None]:
+    """Within it, encoders that are loaded with equal arguments are one: many rewards can be made with it."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
 
 
 def load_encoder(
@@ -60,12 +75,20 @@ def load_encoder(
             raise BadInput(f"{key} must be one of {', '.join(choices)}, not {value!r:.80}")
     if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise BadInput(f"batch_size must be a whole number of frames from 1, not {batch_size!r:.80}")
+    shared = _shared.get()
+    settings = (name, device, dtype, int(batch_size), aspect, resizing)
+    if shared is not None and settings in shared:
+        return shared[settings]
     weights = encoder_weights(name)
     devices = choose_devices(device, weights)
     with room_on(device, f"encoder '{name}'"):
         encoder = _load(name, devices[0], dtype_for(dtype, devices[0]), int(batch_size), aspect, resizing)
         encoder.spread(devices[1:])
     encoder.where = devices_in_words(device, devices, weights)
+    if shared is not None:
+        # Whoever shares it may have further words.
+        encoder.keeps_text_tower = True
+        shared[settings] = encoder
     return encoder
 
 

@@ -65,7 +65,7 @@ class HuggingFaceEncoder(TowerPair):
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:
         return unknown_words(self._processor.tokenizer, sentences)
 
-    def free_text_tower(self) -> None:
+    def _drop_text_tower(self) -> None:
         import torch
 
         self._model.text_model = torch.nn.Identity()

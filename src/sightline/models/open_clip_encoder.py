@@ -64,7 +64,7 @@ class OpenClipEncoder(OpenClipFormat):
         # All but the last two steps work on pictures: what comes after makes numbers of them.
         self._steps = transform.transforms[:-2]
 
-    def free_text_tower(self) -> None:
+    def _drop_text_tower(self) -> None:
         self._model = None
 
     def unknown_words(self, sentences: Sequence[str]) -> list[str]:

@@ -21,7 +21,15 @@ from sightline.runs.metrics import iterate_metrics
 if TYPE_CHECKING:
     import jinja2
 
-_DOCUMENTS = ("run.json", "result.json", "untrained.json", "landscape.json", "warnings.json", "versions.json")
+_DOCUMENTS = (
+    "run.json",
+    "result.json",
+    "untrained.json",
+    "check.json",
+    "landscape.json",
+    "warnings.json",
+    "versions.json",
+)
 MOST_RECORDS = 40_000
 """Records of metrics that a page is made from, besides rare ones."""
 _RARE = ("evaluation/", "labels/")

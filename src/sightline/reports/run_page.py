@@ -59,9 +59,9 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     Every file of the folder may be missing or unreadable; the page then names what is missing.
 
     Args:
-        run: the folder, with any of `recipe.yaml`, `metrics.jsonl`, `result.json`, `landscape.json`, `versions.json`,
-            `warnings.json`, `model_card.md`, `command.txt`, `labels`, `labels.html`, `videos`, `trajectories` and
-            `trajectories.html`.
+        run: the folder, with any of `recipe.yaml`, `metrics.jsonl`, `result.json`, `check.json`, `landscape.json`,
+            `versions.json`, `warnings.json`, `model_card.md`, `command.txt`, `labels`, `labels.html`, `videos`,
+            `trajectories` and `trajectories.html`.
         target: the page; default: `report.html` in the folder.
 
     Returns:
@@ -74,7 +74,7 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     metrics = read_records(run)
     reward = _reward_block(recipe)
     values = report_values(run, recipe, result)
-    values |= _result_values(recipe, reward, result, metrics)
+    values |= _result_values(recipe, reward, result, metrics, read_mapping(run / "check.json"))
     values |= _plot_values(run, reward.wording.reward, result, metrics)
     values["rows"] = comparison_rows(result)
     values["kinds"] = kind_rows(result)
@@ -89,7 +89,11 @@ def write_report(run: Path, target: Path | None = None) -> Path:
 
 
 def _result_values(
-    recipe: Mapping[str, Any], reward: RewardBlock, result: Mapping[str, Any], metrics: plots.Metrics
+    recipe: Mapping[str, Any],
+    reward: RewardBlock,
+    result: Mapping[str, Any],
+    metrics: plots.Metrics,
+    check: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Template values of what was wanted and what came of it."""
     of_agent = recipe.get("role") == "agent"
@@ -123,7 +127,7 @@ def _result_values(
         "numbers": numbers[1:],
         "errors": result.get("errors") or 0,
         "facts": _facts(recipe, reward, result, metrics),
-        "verdicts": verdicts(recipe, result, metrics),
+        "verdicts": verdicts(recipe, result, metrics, check),
         "next_steps": next_steps(recipe, result, metrics),
     }
 

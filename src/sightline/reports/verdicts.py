@@ -39,13 +39,20 @@ class Verdict:
     good: bool
 
 
-def verdicts(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> list[Verdict]:
-    """All verdicts that the run's files allow, the most important first."""
+def verdicts(
+    recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics, check: Mapping[str, Any] | None = None
+) -> list[Verdict]:
+    """All verdicts that the run's files allow, the most important first.
+
+    Args:
+        check: what the check before training has found (`check.json`); None without one.
+    """
     candidates = [
         readable_verdict(result),
         _verdict_of_training(recipe, result),
         looking_verdict(result, bool(recipe.get("text_only"))),
         reward_verdict(metrics, result.get("chosen_step")),
+        check_verdict(check or {}),
     ]
     return [verdict for verdict in candidates if verdict is not None]
 
@@ -247,6 +254,18 @@ def reward_verdict(metrics: plots.Metrics, chosen: Any = None) -> Verdict | None
         answer = "Hardly" if agreement > 0 else "No"
         return Verdict(question, answer, because, False)
     return None
+
+
+def check_verdict(check: Mapping[str, Any]) -> Verdict | None:
+    """What the check of the reward before training has said; None where there was none."""
+    answer = str(check.get("verdict") or "")
+    if not answer:
+        return None
+    because = str(check.get("reason") or "")
+    is_good = answer == "passed"
+    return Verdict(
+        "Did the reward pass its check?", answer.capitalize(), f"{because[:1].upper()}{because[1:]}.", is_good
+    )
 
 
 def _returned(numbers: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from sightline.config.basics import Aspect, Resizing, check_words
 from sightline.config.blocks import Dtype, RewardWording, checked_block
 from sightline.errors import BadInput
 from sightline.models.encoder_base import Encoder
-from sightline.models.encoder_files import embedding_size, picture_side
+from sightline.models.encoder_files import embedding_size, picture_side, weights_stamp
 from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
 from sightline.rewards.base import Clip, RewardModel, check_score_every, to_numpy
@@ -92,6 +92,12 @@ class ZeroShotConfig(RewardConfig):
             return 0.0
         size = embedding_size(self.encoder)
         return None if size is None else 2.0 * size * self.views
+
+    @property
+    def feature_source(self) -> str | None:
+        # All that decides about an embedding; words and alpha come after it.
+        settings = (weights_stamp(self.encoder), self.device, self.dtype, self.aspect, self.resizing, self.views)
+        return f"embeddings of {self.encoder} {settings}"
 
     @property
     def frame_pixels(self) -> int | None:

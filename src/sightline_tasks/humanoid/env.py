@@ -15,9 +15,9 @@ from sightline.envs.frames import Size
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput, one_of
 from sightline_tasks.cameras import Camera, View, view_of
-from sightline_tasks.humanoid.body import ACTION_SECONDS, JOINTS, TIMESTEP, Control, Physics
+from sightline_tasks.humanoid.body import ACTION_SECONDS, JOINTS, ROOT, TIMESTEP, Control, Physics
 from sightline_tasks.humanoid.drawing import LOOKS, draw_humanoid
-from sightline_tasks.humanoid.poses import POSES
+from sightline_tasks.humanoid.poses import POSES, place
 from sightline_tasks.humanoid.scene import Scene
 from sightline_tasks.humanoid.simulation import PoseJudge, PoseReward, Simulation, Starts
 from sightline_tasks.mujoco_rendering import OffscreenRenderer
@@ -34,6 +34,8 @@ CAMERAS = {
 EPISODE_STEPS = 50
 """1.5 seconds, as in the paper."""
 OBSERVATIONS = 48
+POSE_NOISE = 0.05
+"""Greatest turn of a joint from its place in the example of a pose, where the pose is shown (radians)."""
 NO_LIMIT = 2**62
 
 
@@ -156,6 +158,15 @@ class HumanoidVector(VectorEnv[np.ndarray, np.ndarray, Any]):
         truncated = self._steps >= self._limit
         return self._simulation.observations, rewards, diverged, truncated, infos
 
+    def take_pose(self, generator: np.random.Generator) -> None:
+        """Put all humanoids into the pose, each joint of its example turned a little."""
+        pose = list(POSES.values())[self._pose]
+        example = place(self._simulation.skeleton, pose.angles, pose.lean)
+        for i in range(self.num_envs):
+            qpos = example.copy()
+            qpos[ROOT:] += generator.uniform(-POSE_NOISE, POSE_NOISE, JOINTS)
+            self._simulation.put(i, qpos)
+
     def render(self) -> tuple[np.ndarray, ...]:
         """Render the present states: N times uint8[height, width, 3]; several cameras' views side by side."""
         frames = []
@@ -210,6 +221,10 @@ class Humanoid(gymnasium.Env[np.ndarray, np.ndarray]):
         info = {name: bool(values[0]) for name, values in infos.items()}
         return observations[0], float(rewards[0]), bool(terminated[0]), False, info
 
+    def take_pose(self, generator: np.random.Generator) -> None:
+        """Put it into the pose, each joint of its example turned a little."""
+        self._vector.take_pose(generator)
+
     def render(self) -> np.ndarray:
         """Render the present state: uint8[height, width, 3]."""
         return self._vector.render()[0]
@@ -240,6 +255,7 @@ TASKS = {
         env_options={"pose": name, "control": "torque", "look": "drawn", "scene": "original", "camera": "close"},
         training_options={"physics": "fast"},
         measures=(*_HELD, "diverged"),
+        show_goal=Humanoid.take_pose,
         summary=f"Gymnasium's humanoid: {pose.goal.removeprefix('a humanoid robot ')}; success: held at the end.",
     )
     for name, pose in POSES.items()

@@ -92,6 +92,15 @@ class Simulation:
             self.qvel[i] = data.qvel
         self.posture = self.skeleton.posture(self.qpos)
 
+    def put(self, i: int, qpos: np.ndarray) -> None:
+        """Put a humanoid into a state `qpos` [24], at rest."""
+        self.data[i].qpos[:] = qpos
+        self.data[i].qvel[:] = 0.0
+        self._mujoco.mj_normalizeQuat(self.model, self.data[i].qpos)
+        self.qpos[i] = self.data[i].qpos
+        self.qvel[i] = 0.0
+        self.posture = self.skeleton.posture(self.qpos)
+
     def step(self, actions: np.ndarray) -> np.ndarray:
         """Take one control step.
 

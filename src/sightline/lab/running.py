@@ -1,0 +1,278 @@
+"""The lab: rewards side by side on one set of episodes, before any of them is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.config.decoding import decoded
+from sightline.envs.tasks import find_task
+from sightline.errors import BadInput, reason_of
+from sightline.lab.contenders import Contender, contenders, load_task
+from sightline.lab.features import FeatureStore
+from sightline.lab.gate import NONSENSE
+from sightline.lab.measures.correlation import pearson, spearman
+from sightline.lab.measures.epic import epic
+from sightline.lab.measures.result import CONSTANT_REWARD, Measure, undefined
+from sightline.lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max
+from sightline.lab.measures.table import ScoredFrames
+from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
+from sightline.lab.scoring import LabScores, ReadyReward, build_rewards, control_name, score
+from sightline.lab.sources import Source, random_play, scripted_play, state_sweep, trained_play
+from sightline.rewards.base import RewardModel
+from sightline.runs.files import write_document
+from sightline.runs.folder import open_run
+from sightline.runs.temporary import TemporaryFolder
+
+MOST_CONTROLLED = 12
+"""Rewards beyond which none has a control in words, since that would double their number."""
+CONTROLS = ("shuffled", "blank")
+MEASURES: dict[str, Callable[[ScoredFrames], Measure]] = {
+    measure.__name__: measure for measure in (spearman, pearson, epic, auroc, auroc_last, auroc_max, auprc)
+}
+EPISODES = 10
+"""Episodes of each kind of play."""
+FEATURES = "features"
+RESULT = "lab.json"
+
+Show = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class LabData:
+    """What rewards are judged on.
+
+    Attributes:
+        episodes: of each kind of play; None: ten, or none where there are files.
+        seed: of all chance.
+        runs: run folders, whose policies play too.
+        pictures: folder of pictures with a CSV file.
+        goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
+        video: a file, whose ground truth is progress.
+        trust: whether code that the runs' recipes name may be imported.
+    """
+
+    episodes: int | None = None
+    seed: int = 0
+    runs: tuple[Path, ...] = ()
+    pictures: Path | None = None
+    goal_pictures: Path | None = None
+    other_pictures: Path | None = None
+    video: Path | None = None
+    trust: bool = False
+
+    def sources(self, reward: ReadyReward, warn: Callable[[str], None]) -> list[Source]:
+        """Where the episodes come from.
+
+        Args:
+            reward: one of those that are judged, which says the environment.
+        """
+        sources: list[Source] = []
+        if self.pictures is not None:
+            sources.append(labelled_pictures(self.pictures, warn))
+        if self.goal_pictures is not None:
+            sources.append(sorted_pictures(self.goal_pictures, "--goal-pictures", True, warn))
+        if self.other_pictures is not None:
+            sources.append(sorted_pictures(self.other_pictures, "--other-pictures", False, warn))
+        if self.video is not None:
+            sources.append(video(self.video))
+        # Pictures of the goal alone need others, which are those of play.
+        has_files = bool(sources) and (self.goal_pictures is None or self.other_pictures is not None)
+        episodes = self.episodes
+        if episodes is None:
+            episodes = 0 if has_files else EPISODES
+        if episodes:
+            sources += play_sources(reward, episodes, self.seed)
+        env = reward.contender.recipe.env
+        for run in self.runs:
+            sources.append(trained_play(open_run(run), env, episodes or EPISODES, self.seed, self.trust))
+        return sources
+
+
+def run_lab(
+    task: str,
+    overrides: Sequence[str],
+    rewards: Mapping[str, Sequence[str]],
+    sentences: Sequence[str] = (),
+    data: LabData | None = None,
+    models: Mapping[str, RewardModel] | None = None,
+    out: Path | None = None,
+    show: Show = lambda source, frames: None,
+) -> dict[str, Any]:
+    """Judge rewards on episodes of a task; the result is plain data.
+
+    Args:
+        task, overrides, rewards, sentences: see `contenders`.
+        data: what they are judged on.
+        models: name -> a reward model that is compared with them, as it is.
+        out: folder that keeps the result, and the features for the next call; None keeps nothing.
+        show: see `score`.
+
+    Raises:
+        BadInput, RunFailed: in one line.
+    """
+    compared = compared_rewards(task, overrides, rewards, sentences, models or {})
+    warnings: list[str] = []
+    with _folder(out) as folder:
+        ready = build_rewards(compared, NONSENSE[0] if len(compared) <= MOST_CONTROLLED else "")
+        store = FeatureStore(folder / FEATURES)
+        sources = (data or LabData()).sources(ready[0], warnings.append)
+        scores = score(ready, sources, store, show)
+        document = _document(compared, scores, store)
+        document["warnings"] = list(dict.fromkeys([*warnings, *scores.warnings]))
+        if sentences:
+            document["ranking"] = ranking([contender.name for contender in compared], scores)
+        if out is not None:
+            write_document(out / RESULT, document)
+    return document
+
+
+def compared_rewards(
+    task: str,
+    overrides: Sequence[str],
+    rewards: Mapping[str, Sequence[str]],
+    sentences: Sequence[str],
+    models: Mapping[str, RewardModel],
+) -> list[Contender]:
+    """All rewards that are compared: those of recipes, and models that are there already."""
+    found: list[Contender] = []
+    if rewards or not models:
+        found = contenders(task, overrides, rewards, sentences)
+    if not models:
+        return found
+    recipe = load_task(task, overrides)
+    taken = {contender.name for contender in found}
+    for name, model in models.items():
+        if name in taken:
+            raise BadInput(f"two rewards are called '{name}'; give each a name of its own")
+        found.append(Contender(name, recipe, model))
+    return found
+
+
+def read_sentences(file: Path) -> tuple[str, ...]:
+    """The lines of a text file, without empty ones.
+
+    Raises:
+        BadInput: it cannot be read, or has none.
+    """
+    try:
+        lines = decoded(file.read_bytes()).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--sentences: '{file}' cannot be read as text: {reason_of(error)}") from error
+    sentences = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if not sentences:
+        raise BadInput(f"--sentences: '{file}' holds no sentence; write one on each line")
+    return sentences
+
+
+@contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """The folder of the call, which is removed if nobody wants it."""
+    if out is not None:
+        if out.exists() and not out.is_dir():
+            raise BadInput(f"--out: '{out}' is a file; name a folder")
+        out.mkdir(parents=True, exist_ok=True)
+        yield out
+        return
+    temporary = TemporaryFolder("lab")
+    try:
+        yield temporary.path
+    finally:
+        temporary.remove()
+
+
+def play_sources(reward: ReadyReward, episodes: int, seed: int) -> list[Source]:
+    """What there is to play of a reward's environment: at random, by its script, and each state of its grid."""
+    task = find_task(reward.contender.recipe.env)
+    candidates = [
+        random_play(task, episodes, seed),
+        scripted_play(task, reward.make, episodes, seed),
+        state_sweep(task, seed),
+    ]
+    return [source for source in candidates if source is not None]
+
+
+def _document(compared: Sequence[Contender], scores: LabScores, store: FeatureStore) -> dict[str, Any]:
+    frames = scores.frames
+    judged = {contender.name: _measures(contender, scores) for contender in compared}
+    document: dict[str, Any] = {
+        "frames": len(frames.rewards),
+        "episodes": len(frames.sources),
+        "embedded": store.embedded,
+        "sources": {name: frames.sources.count(name) for name in dict.fromkeys(frames.sources)},
+        "rewards": judged,
+    }
+    if len(judged) == 1:
+        document |= next(iter(judged.values()))
+    return document
+
+
+def ranking(names: Sequence[str], scores: LabScores) -> list[dict[str, Any]]:
+    """Rewards by their AUROC on one half of the frames, best first, each with its AUROC on the other half.
+
+    That is held out, since the best of many looks better than it is on the frames that it was chosen by.
+    """
+    frames = scores.frames
+    # Every other episode of those with and without the goal is held out.
+    is_held_out = np.zeros(len(frames.sources), bool)
+    for reached in (True, False):
+        is_held_out[np.flatnonzero(frames.successful == reached)[1::2]] = True
+    rows = is_held_out[frames.episode]
+    found = []
+    for name in names:
+        chosen_by = auroc(scores.of(name).select(~rows), resamples=0)
+        held_out = auroc(scores.of(name).select(rows))
+        found.append({"reward": name, "chosen_by": chosen_by.document(), "held_out": held_out.document()})
+    return sorted(found, key=lambda row: -1.0 if row["chosen_by"]["value"] is None else -row["chosen_by"]["value"] - 1)
+
+
+def _measures(contender: Contender, scores: LabScores) -> dict[str, Any]:
+    """All measures of a reward, and what it is."""
+    recipe = contender.recipe
+    about: dict[str, Any] = {
+        "kind": recipe.reward.kind if contender.model is None else type(contender.model).__name__,
+        "goal": list(recipe.goal),
+        "baseline": list(recipe.baseline),
+        "failure": scores.failures.get(contender.name),
+    }
+    frames = scores.of(contender.name)
+    rewards = frames.rewards[frames.answered]
+    about["range"] = [float(rewards.min()), float(rewards.max())] if len(rewards) else None
+    about |= {name: measure(frames).document() for name, measure in MEASURES.items()}
+    about["noise"] = _noise(frames, scores.changed[contender.name]["shifted"]).document()
+    about["controls"] = _controls(contender.name, scores)
+    about["by_source"] = {source: _in_short(frames.of_source(source)) for source in dict.fromkeys(frames.sources)}
+    return about
+
+
+def _controls(name: str, scores: LabScores) -> dict[str, Any]:
+    """Measures of a reward that is shown other frames than it should, and of one with a goal that means nothing."""
+    controls = {}
+    for variant in CONTROLS:
+        controls[variant] = _in_short(scores.frames.with_rewards(scores.changed[name][variant]))
+    if control_name(name) in scores.rewards:
+        controls["nonsense"] = _in_short(scores.of(control_name(name)))
+    return controls
+
+
+def _in_short(frames: ScoredFrames) -> dict[str, Any]:
+    """The chief measures, without intervals."""
+    measures = {"spearman": spearman, "epic": epic, "auroc": auroc}
+    return {name: measure(frames, resamples=0).document() for name, measure in measures.items()}
+
+
+def _noise(frames: ScoredFrames, shifted: np.ndarray) -> Measure:
+    """Median change of the reward when its frame moves by one pixel, in units of the rewards' interquartile range."""
+    both = frames.answered & np.isfinite(shifted)
+    if not both.any():
+        return undefined("no frame was moved: the reward reads none, or several at once")
+    low, high = np.percentile(frames.rewards[frames.answered], [25, 75])
+    if high == low:
+        return undefined(CONSTANT_REWARD, int(both.sum()))
+    change = np.median(np.abs(shifted[both] - frames.rewards[both]))
+    return Measure(float(change / (high - low)), n=int(both.sum()), no_interval="none was asked for")

@@ -1,0 +1,384 @@
+"""Scoring: every reward on every frame of one set of episodes.
+
+    sources ──► episodes, one at a time ──► features on disk, once for each encoder ──► rewards of every contender
+
+Memory does not grow with the number of frames but by what is kept of each: a reward for every contender, the ground
+truth, and whether it is a success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sightline.config.recipe import ControlRecipe
+from sightline.control.resolving import env_maker
+from sightline.datasets.episode import Episode
+from sightline.envs.frames import Size, rgb_frame
+from sightline.envs.making import EnvMaker
+from sightline.envs.stepping import Shrink, close_env
+from sightline.errors import BadInput, RunFailed
+from sightline.lab.contenders import Contender
+from sightline.lab.features import FeatureStore
+from sightline.lab.measures.table import ScoredFrames
+from sightline.lab.sources import Source
+from sightline.models.encoders import shared_encoders
+from sightline.rewards.base import Clip, RewardModel, RewardStream, common_shrinker, to_numpy
+from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
+
+VARIANTS = ("shuffled", "blank", "shifted")
+"""Frames as they are not: in another order, black, and moved by a pixel. A reward that is as good with the first two
+does not look at its frames; one that changes much with the third is noise."""
+SHIFTED_EVERY = 8
+"""Steps from one frame that is moved to the next: each has to be embedded."""
+FEW = 3
+"""Episodes whose frames are changed for a reward that keeps no features: its answers may cost money."""
+SHUFFLING = 1
+"""First number of the seeds that frames are shuffled by."""
+
+
+@dataclass(frozen=True)
+class ReadyReward:
+    """A reward model that was built, with the pictures that it reads."""
+
+    contender: Contender
+    setup: RewardSetup
+    make: EnvMaker
+
+    @property
+    def name(self) -> str:
+        return self.contender.name
+
+    @property
+    def model(self) -> RewardModel:
+        return self.setup.model
+
+    @property
+    def pictures(self) -> str:
+        """Which pictures it reads, in words that are equal for equal ones."""
+        return repr((self.make.options, self.make.frame_size))
+
+
+@dataclass(frozen=True, eq=False)
+class LabScores:
+    """Rewards of all frames.
+
+    Attributes:
+        frames: episodes, ground truth and success; its own rewards are none.
+        rewards: name -> float64[N], NaN where the model gave no answer.
+        changed: name -> variant -> float64[N], of frames as they are not; NaN where they were not scored.
+        failures: name -> why a reward could not be had.
+        warnings: one line each.
+    """
+
+    frames: ScoredFrames
+    rewards: dict[str, np.ndarray]
+    changed: dict[str, dict[str, np.ndarray]]
+    failures: dict[str, str]
+    warnings: tuple[str, ...]
+
+    def of(self, name: str) -> ScoredFrames:
+        """The frames with a reward's numbers."""
+        return self.frames.with_rewards(self.rewards[name])
+
+
+def build_rewards(contenders: Sequence[Contender], nonsense: str = "") -> list[ReadyReward]:
+    """Build the reward models; each distinct encoder is loaded once.
+
+    Args:
+        nonsense: a goal that means nothing. Each reward in words is followed by a control with this one.
+
+    Raises:
+        BadInput, RunFailed: as their blocks say, with the reward's name.
+    """
+    ready = []
+    seen: dict[str, np.ndarray] = {}
+    with shared_encoders():
+        for contender in contenders:
+            recipe = contender.recipe
+            if contender.model is not None:
+                ready.append(_as_it_is(contender, contender.model))
+                continue
+
+            def first_seen(size: Size | None, states: bool, recipe: ControlRecipe = recipe) -> np.ndarray:
+                key = repr((recipe.env_options, size, states))
+                if key not in seen:
+                    seen[key] = _first_seen(recipe, size, states)
+                return seen[key]
+
+            context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, False, first_seen)
+            try:
+                setup = build_reward(reward_config(recipe.reward), context)
+            except (BadInput, RunFailed) as error:
+                raise type(error)(f"reward '{contender.name}': {error}") from error
+            reward = ReadyReward(contender, setup, env_maker(recipe, setup.frame_size))
+            ready.append(reward)
+            control = _reworded(reward, nonsense) if nonsense else None
+            if control is not None:
+                ready.append(control)
+    return ready
+
+
+def _as_it_is(contender: Contender, model: RewardModel) -> ReadyReward:
+    """A reward model that is there already; its frames are of the size that its encoder reads."""
+    side = getattr(getattr(model, "encoder", None), "image_size", None)
+    size = (side, side) if side else None
+    return ReadyReward(contender, RewardSetup(model, size), env_maker(contender.recipe, size))
+
+
+def _reworded(reward: ReadyReward, goal: str) -> ReadyReward | None:
+    """The same reward with another goal; None where words mean nothing to it."""
+    recipe = reward.contender.recipe
+    block = reward_config(recipe.reward)
+    model = block.reworded([goal], recipe.baseline, block.words_alpha)
+    if model is None:
+        return None
+    contender = Contender(control_name(reward.name), recipe)
+    return ReadyReward(contender, replace(reward.setup, model=model, warnings=()), reward.make)
+
+
+def control_name(name: str) -> str:
+    """Name of the control of a reward, with a goal that means nothing."""
+    return f"{name} (nonsense)"
+
+
+def _first_seen(recipe: ControlRecipe, size: Size | None, states: bool) -> np.ndarray:
+    env = env_maker(recipe, size)()
+    try:
+        state, _ = env.reset(seed=0)
+        return np.asarray(state) if states else rgb_frame(env)
+    finally:
+        close_env(env)
+
+
+def score(
+    rewards: Sequence[ReadyReward],
+    sources: Sequence[Source],
+    store: FeatureStore,
+    show: Callable[[str, int], None] = lambda source, frames: None,
+    variants: bool = True,
+) -> LabScores:
+    """Score every frame of all sources by every reward.
+
+    Args:
+        variants: score frames as well as they are not; see `VARIANTS`.
+        show: is told which source is read, and the number of frames so far.
+
+    Raises:
+        BadInput: there are no frames; or an environment goes another way where its pictures differ.
+        RunFailed: no reward could be had.
+    """
+    frames: ScoredFrames | None = None
+    real: dict[str, np.ndarray] = {}
+    changed: dict[str, dict[str, np.ndarray]] = {}
+    failures: dict[str, str] = {}
+    # Rewards that read the same pictures go together: the episodes are played once for each kind of picture.
+    for group in _by_pictures(rewards):
+        facts = _Facts()
+        scorers = [_FrameScorer(reward, store, variants) for reward in group]
+        shrink = common_shrinker([reward.model for reward in group])
+        for source in sources:
+            begins = True
+            for episode in source.episodes(group[0].make, shrink):
+                clip = _clip(episode, source, begins, shrink)
+                for scorer in scorers:
+                    scorer.add(clip, begins)
+                facts.add(episode, source, len(clip.first), begins)
+                show(source.name, facts.count)
+                begins = not source.joined
+        table = facts.table()
+        if frames is None:
+            frames = table
+        elif not _are_alike(frames, table):
+            raise BadInput(
+                f"reward '{group[0].name}': the episodes go another way with its env_options; compare cameras and "
+                "looks, and nothing that changes the states"
+            )
+        for scorer in scorers:
+            real[scorer.name] = scorer.rewards()
+            changed[scorer.name] = {name: scorer.rewards(name) for name in VARIANTS}
+            if scorer.failure:
+                failures[scorer.name] = scorer.failure
+    if frames is None or not len(frames.rewards):
+        raise BadInput("there are no frames to judge rewards by; say --episodes, --pictures or --video")
+    if len(failures) == len(rewards):
+        raise RunFailed(next(iter(failures.values())))
+    # In the order in which they were named.
+    names = [reward.name for reward in rewards]
+    warnings = dict.fromkeys(line for reward in rewards for line in reward.setup.warnings)
+    return LabScores(
+        frames, {name: real[name] for name in names}, {name: changed[name] for name in names}, failures, tuple(warnings)
+    )
+
+
+def _by_pictures(rewards: Sequence[ReadyReward]) -> list[list[ReadyReward]]:
+    groups: dict[str, list[ReadyReward]] = {}
+    for reward in rewards:
+        groups.setdefault(reward.pictures, []).append(reward)
+    return list(groups.values())
+
+
+def _clip(episode: Episode, source: Source, begins: bool, shrink: Shrink) -> Clip:
+    """The clip [T, 1] of an episode, its frames as small as all its rewards allow."""
+    clip = episode.clip()
+    if not begins:
+        clip = replace(clip, first=np.zeros_like(clip.first))
+    if source.still:
+        # Nothing goes before a frame, and nothing comes after it.
+        alone = np.ones_like(clip.first)
+        clip = replace(clip, first=alone, ended=alone)
+    if clip.frames is not None and not source.plays:  # where it plays, they are made smaller as they are taken
+        clip = replace(clip, frames=shrink(to_numpy(clip.frames)[:, 0])[:, None])
+    return clip
+
+
+class _FrameScorer:
+    """LabScores episode after episode by one reward. If the model fails, it is asked no more, and its rewards are NaN.
+
+    Args:
+        store: of the features.
+        variants: whether frames are scored as well as they are not; see `VARIANTS`.
+    """
+
+    def __init__(self, reward: ReadyReward, store: FeatureStore, variants: bool) -> None:
+        self.name = reward.name
+        self.failure = ""
+        self._model = reward.model
+        self._features = reward.contender.feature_source
+        self._store = store
+        self._wants_variants = variants and "frames" in reward.model.needs
+        self._episodes = 0
+        self._stream = RewardStream(reward.model)
+        self._rewards: dict[str, list[np.ndarray]] = {name: [] for name in ("real", *VARIANTS)}
+
+    def add(self, clip: Clip, begins: bool) -> None:
+        """Score the clip of an episode, or the next part of one if that does not begin with it."""
+        if begins:
+            self._stream = RewardStream(self._model)
+            self._episodes += 1
+        rewards = {name: np.full(len(clip.first), np.nan, np.float32) for name in self._rewards}
+        if not self.failure:
+            try:
+                rewards["real"] = self._score(clip, self._stream)
+                if self._wants_variants and begins:
+                    rewards |= self._variants(clip)
+            except (BadInput, RunFailed) as error:
+                self.failure = str(error)
+        for name, values in rewards.items():
+            self._rewards[name].append(values)
+
+    def rewards(self, variant: str = "real") -> np.ndarray:
+        """float64[N] of all frames so far."""
+        if variant == "shuffled" and self._wants_variants and self._model.window == 1:
+            # Rewards of single frames are shuffled with them, over all episodes.
+            real = self.rewards()
+            return np.random.default_rng(SHUFFLING).permutation(real)
+        return np.concatenate([np.zeros(0), *self._rewards[variant]])
+
+    def _score(self, clip: Clip, stream: RewardStream) -> np.ndarray:
+        """float32[T] of a clip [T, 1], by features that are kept where they can be."""
+        if self._features is None or clip.frames is None:
+            return stream(clip)[:, 0]
+        frames = to_numpy(clip.frames)[:, 0]
+        features = self._store.of(self._features, frames, lambda: stream.embed(clip))
+        return stream.score(features, clip)[:, 0]
+
+    def _variants(self, clip: Clip) -> dict[str, np.ndarray]:
+        """Rewards of the clip with other frames than its own; NaN where they were not asked for."""
+        frames: Any = clip.frames
+        steps = len(frames)
+        if self._features is None:
+            return self._paid_variants(clip)
+        found = {}
+        if self._model.window > 1:
+            order = np.random.default_rng([SHUFFLING, self._episodes]).permutation(steps)
+            own = self._store.of(self._features, frames[:, 0], lambda: RewardStream(self._model).embed(clip))
+            found["shuffled"] = RewardStream(self._model).score(own[order], clip)[:, 0]
+        blank = self._embedded(np.zeros_like(frames[:1]), clip[:1])
+        found["blank"] = RewardStream(self._model).score(np.repeat(blank, steps, axis=0), clip)[:, 0]
+        if self._model.window == 1:
+            # Some frames moved by a pixel are new ones, which have to be embedded.
+            some = np.arange(0, steps, SHIFTED_EVERY)
+            part = replace(Clip.of_arrays({name: array[some] for name, array in clip.arrays().items()}))
+            moved = self._embedded(moved_by_a_pixel(frames[some]), part)
+            found["shifted"] = np.full(steps, np.nan, np.float32)
+            found["shifted"][some] = RewardStream(self._model).score(moved, part)[:, 0]
+        return found
+
+    def _paid_variants(self, clip: Clip) -> dict[str, np.ndarray]:
+        """The same of a model that has no features to keep, each of whose answers may cost: of the first episodes."""
+        if self._episodes > FEW:
+            return {}
+        frames: Any = clip.frames
+        order = np.random.default_rng([SHUFFLING, self._episodes]).permutation(len(frames))
+        pictures = {"shuffled": frames[order], "blank": np.zeros_like(frames), "shifted": moved_by_a_pixel(frames)}
+        return {
+            name: RewardStream(self._model)(replace(clip, frames=changed))[:, 0] for name, changed in pictures.items()
+        }
+
+    def _embedded(self, frames: np.ndarray, clip: Clip) -> np.ndarray:
+        """Features of other frames [T, 1, …] than those of a clip."""
+        assert self._features is not None, "a model that keeps features"
+        changed = replace(clip, frames=frames)
+        return self._store.of(self._features, frames[:, 0], lambda: RewardStream(self._model).embed(changed))
+
+
+def moved_by_a_pixel(frames: np.ndarray) -> np.ndarray:
+    """Frames [..., H, W, 3] moved to the right by one pixel; the column at the left edge is doubled."""
+    return np.concatenate([frames[..., :1, :], frames[..., :-1, :]], axis=-2)
+
+
+class _Facts:
+    """What the episodes say of their frames, whatever reward is judged."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sources: list[str] = []
+        self._episodes: list[np.ndarray] = []
+        self._steps: list[np.ndarray] = []
+        self._truth: list[np.ndarray] = []
+        self._success: list[np.ndarray] = []
+        self._states_success = False
+
+    def add(self, episode: Episode, source: Source, steps: int, begins: bool) -> None:
+        """Take in an episode of T steps, or the next part of one."""
+        if source.still:
+            begun = len(self._sources)
+            self._episodes.append(np.arange(begun, begun + steps))
+            self._steps.append(np.zeros(steps, np.int64))
+            self._sources += [source.name] * steps
+        else:
+            if begins:
+                self._sources.append(source.name)
+            before = 0 if begins else int(self._steps[-1][-1]) + 1
+            self._episodes.append(np.full(steps, len(self._sources) - 1))
+            self._steps.append(np.arange(before, before + steps))
+        truth = episode.env_reward
+        self._truth.append(np.full(steps, np.nan) if truth is None else truth.astype(np.float64))
+        self._states_success |= episode.success is not None
+        self._success.append(np.zeros(steps, bool) if episode.success is None else episode.success.astype(bool))
+        self.count += steps
+
+    def table(self) -> ScoredFrames:
+        """All frames, without rewards."""
+        truth = np.concatenate([np.zeros(0), *self._truth])
+        return ScoredFrames(
+            rewards=np.full(self.count, np.nan),
+            episode=np.concatenate([np.zeros(0, np.int64), *self._episodes]),
+            step=np.concatenate([np.zeros(0, np.int64), *self._steps]),
+            sources=self._sources,
+            truth=truth if np.isfinite(truth).any() else None,
+            success=np.concatenate([np.zeros(0, bool), *self._success]) if self._states_success else None,
+        )
+
+
+def _are_alike(one: ScoredFrames, other: ScoredFrames) -> bool:
+    """Whether the same episodes were played."""
+    if not np.array_equal(one.episode, other.episode):
+        return False
+    if one.truth is None or other.truth is None:
+        return one.truth is other.truth
+    return np.array_equal(one.truth, other.truth, equal_nan=True)

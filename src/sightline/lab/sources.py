@@ -1,0 +1,178 @@
+"""Where the lab's episodes come from: play, a sweep over states, pictures, a video.
+
+Sources give one episode at a time, and the same ones each time they are asked: rewards that read other pictures of them
+are given the same states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sightline.config.loading import for_control
+from sightline.control.learners import greedy
+from sightline.control.resolving import env_maker
+from sightline.control.state import chosen_policy
+from sightline.datasets.episode import Episode
+from sightline.envs.games.wrapping import has_oracle, oracle
+from sightline.envs.making import EnvMaker
+from sightline.envs.stepping import CheckedEnv, Shrink, close_env
+from sightline.envs.tasks import Task, find_task
+from sightline.errors import BadInput
+from sightline.evaluation.landscape import grid_points, put_into
+from sightline.evaluation.recording import record_episodes
+from sightline.evaluation.seeds import make_panel
+from sightline.runs.folder import RunFolder
+
+STILLS = 256
+"""Pictures that do not follow each other and are handed on together."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Source of episodes.
+
+    Attributes:
+        name: such as "random".
+        episodes: gives the episodes, from what makes the environment and what makes its frames smaller; files need
+            neither.
+        plays: whether it needs the environment.
+        still: whether frames do not follow each other, so that each is an episode of its own.
+        joined: whether its episodes are parts of one, which is too long for memory.
+    """
+
+    name: str
+    episodes: Callable[[EnvMaker, Shrink], Iterator[Episode]]
+    plays: bool = True
+    still: bool = False
+    joined: bool = False
+
+
+def play_seeds(task: Task, episodes: int, seed: int) -> tuple[int, ...]:
+    """Seeds of the episodes that are played; apart from those of training and of evaluation."""
+    return make_panel("lab", task.env, episodes, seed).seeds
+
+
+def random_play(task: Task, episodes: int, seed: int) -> Source:
+    """Episodes whose actions are drawn at random."""
+    seeds = play_seeds(task, episodes, seed)
+
+    def play(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        return record_episodes(make, None, seeds, "random", shrink=shrink, name=task.name)
+
+    return Source("random", play)
+
+
+def scripted_play(task: Task, make: EnvMaker, episodes: int, seed: int) -> Source | None:
+    """Episodes of the environment's own script: its `oracle()`, or its `solution()`; None where it has neither."""
+    env = make()
+    has_script = _script_of(task, env) is not None
+    close_env(env)
+    if not has_script:
+        return None
+
+    def play(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        playing: list[Any] = []
+
+        # The script looks at the environment itself, and not at what a policy sees of it.
+        def make_and_keep() -> Any:
+            playing[:] = [make()]
+            return playing[0]
+
+        def act(states: Any) -> np.ndarray:
+            script = _script_of(task, playing[0])
+            assert script is not None, "it has one"
+            return np.asarray(script())[None]
+
+        seeds = play_seeds(task, episodes, seed)
+        return record_episodes(make_and_keep, act, seeds, "scripted", shrink=shrink, name=task.name)
+
+    return Source("scripted", play)
+
+
+def _script_of(task: Task, env: Any) -> Callable[[], Any] | None:
+    """What chooses the next action from the environment's present state."""
+    inner = env.unwrapped
+    if callable(getattr(inner, "solution", None)):
+        return lambda: np.asarray(inner.solution(), env.action_space.dtype)
+    if not has_oracle(env):
+        return None
+    names: Sequence[str] = list(task.actions) or list(getattr(inner, "action_names", ()))
+
+    def choose() -> Any:
+        name = oracle(env)
+        # An oracle that knows no move is followed by any.
+        if name not in names:
+            return env.action_space.sample()
+        if isinstance(task.actions, Mapping):
+            return np.asarray(task.actions[name], env.action_space.dtype)
+        return np.int64(names.index(name))
+
+    return choose
+
+
+def state_sweep(task: Task, seed: int) -> Source | None:
+    """Each state of the task's grid, and one random step from it: so the environment says what the state is worth.
+
+    None where the task has no axes.
+    """
+    if task.state_at is None:
+        return None
+
+    def sweep(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        env = CheckedEnv(make(), True, task.name, shrink=shrink, needs_reward=False)
+        env.env.action_space.seed(seed)
+        try:
+            points = grid_points(task)
+            for start in range(0, len(points), STILLS):
+                steps = []
+                for point in points[start : start + STILLS]:
+                    env.reset(0)  # what an episode has come to is forgotten
+                    put_into(env.env, task, point)
+                    steps.append(env.step(env.env.action_space.sample(), True))
+                yield _stills("states", steps)
+        finally:
+            env.close()
+
+    return Source("states", sweep, still=True)
+
+
+def _stills(source: str, steps: Sequence[Any]) -> Episode:
+    flags = [step.flags.get("success", step.flags.get("is_success")) for step in steps]
+    success = None
+    if any(flag is not None for flag in flags):
+        success = np.array([bool(flag) for flag in flags])
+    return Episode(
+        source,
+        frames=np.stack([step.frame for step in steps]),
+        states=np.stack([step.state for step in steps]) if isinstance(steps[0].state, np.ndarray) else None,
+        env_reward=np.array([step.reward or 0.0 for step in steps], np.float32),
+        success=success,
+    )
+
+
+def trained_play(run: RunFolder, env: str, episodes: int, seed: int, trust: bool) -> Source:
+    """Episodes of the policy that a run has chosen.
+
+    Raises:
+        BadInput: it is a run of another environment, has chosen nothing yet, or names code of its own.
+    """
+    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    if recipe.env != env:
+        raise BadInput(f"--run '{run.path}' is of the environment '{recipe.env}', and the rewards are of '{env}'")
+    policy = greedy(chosen_policy(run, trust))
+    own = env_maker(recipe, None)
+    task = find_task(env)
+
+    def play(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        # The policy reads and acts as in its run; the pictures are those of the rewards.
+        as_learned = replace(
+            make, rescale=own.rescale, observation_keys=own.observation_keys, enumerates=own.enumerates
+        )
+        seeds = play_seeds(task, episodes, seed)
+        return record_episodes(as_learned, policy, seeds, run.path.name, shrink=shrink, name=task.name)
+
+    return Source(run.path.name, play)

@@ -1,0 +1,407 @@
+"""The reward lab: what is compared, where episodes come from, what is scored, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sightline as sl
+from conftest import Finished
+from sightline.datasets.episode import Episode
+from sightline.envs.making import EnvMaker
+from sightline.errors import BadInput, RunFailed
+from sightline.lab.contenders import Contender, contenders, load_task, parse_reward, parse_rewards
+from sightline.lab.features import FeatureStore
+from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
+from sightline.lab.running import ranking, read_sentences
+from sightline.lab.scoring import ReadyReward, score
+from sightline.lab.sources import Source
+from sightline.models.encoders import load_encoder, shared_encoders
+from sightline.rewards.base import Clip, RewardModel, windows
+from sightline.rewards.config import RewardSetup
+
+# -- what is compared --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("own", ("own", [])),
+        ("red=goal=a red car", ("red", ["goal=a red car"])),
+        ("x=goal=a pole, upright,reward.alpha=0,0.5", ("x", ["goal=a pole, upright", "reward.alpha=0,0.5"])),
+        ("x=goal='a pole, goal=up',baseline=a cart", ("x", ["goal='a pole, goal=up'", "baseline=a cart"])),
+        ("x=env_options={camera: side, look=plain: 1}", ("x", ["env_options={camera: side, look=plain: 1}"])),
+    ],
+)
+def test_rewards_are_read(text: str, expected: tuple[str, list[str]]) -> None:
+    assert parse_reward(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        (["goal=a red car"], "say NAME=key=value"),
+        (["=goal=a red car"], "say NAME=key=value"),
+        (["x=learner.gamma=0.9"], "learner.gamma is no key of a reward"),
+        (["x=reward.alfa=0.9"], "reward 'x'.*alfa"),
+        (["x=reward.alpha=2"], "reward 'x'.*alpha"),
+        (["x", "x=goal=a red car"], "two rewards are called 'x'"),
+        (["x=reward.kind=learned"], "learned in a run"),
+    ],
+)
+def test_rewards_that_are_refused(rewards: list[str], expected: str) -> None:
+    with pytest.raises(BadInput, match=expected):
+        contenders("cartpole", [], parse_rewards(rewards))
+
+
+def test_what_does_not_exist_is_refused() -> None:
+    with pytest.raises(BadInput, match="no environment 'nothing'"):
+        contenders("nothing", [], {})
+    with pytest.raises(BadInput, match="for an agent"):
+        contenders("numberline", [], {})
+    with pytest.raises(BadInput, match=r"gamma.* is no key of a reward"):
+        contenders("cartpole", ["learner.gamma=0.9,0.99"], {})
+
+
+def test_lists_make_several_rewards() -> None:
+    rewards = parse_rewards(["own", "red=goal=a red car,reward.alpha=0.5"])
+    found = contenders("cartpole", ["reward.alpha=0,1"], rewards)
+    assert [contender.name for contender in found] == ["own alpha=0", "own alpha=1", "red"]
+    alphas = [contender.recipe.reward.words_alpha for contender in found]
+    assert alphas == [0, 1, 0.5]
+    assert found[2].recipe.goal == ("a red car",) and found[0].recipe.baseline == ("pole and cart",)
+
+
+def test_sentences_are_goals_with_all_their_signs() -> None:
+    sentences = ('it\'s a "pole", upright', "a cart")
+    found = contenders("cartpole", [], {}, sentences)
+    assert [contender.recipe.goal for contender in found] == [(sentence,) for sentence in sentences]
+
+
+def test_a_task_without_a_recipe_has_its_own_words() -> None:
+    (own,) = contenders("mountain-car-textured", [], {})
+    assert own.recipe.goal == ("a car at the peak of the mountain, next to the yellow flag",)
+    assert load_task("Pendulum-v1", ["goal=a rod"]).env == "Pendulum-v1"
+
+
+# -- scoring -----------------------------------------------------------------------------------------------------------
+
+
+class Brightness(RewardModel):
+    """Mean of a frame, from 0 to 1; its feature is kept."""
+
+    keeps_features = True
+
+    def __init__(self) -> None:
+        self.embedded = 0
+
+    def embed(self, clip: Clip) -> np.ndarray:
+        assert isinstance(clip.frames, np.ndarray)
+        self.embedded += len(clip.frames)
+        return np.asarray(clip.frames.mean(axis=(2, 3, 4), dtype=np.float32)[..., None] / 255)
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        return np.asarray(features[..., 0])
+
+
+class Rise(Brightness):
+    """How much brighter a frame is than the one before."""
+
+    window = 2
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        before = windows(features[..., 0], clip.first, 2)[:, :, 0]
+        return np.asarray(features[..., 0] - before)
+
+
+class Broken(RewardModel):
+    """Gives no number."""
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        return np.full(clip.shape, np.nan, np.float32)
+
+
+LEVELS = ([10, 20, 40, 80], [200, 100, 50])
+"""Grey levels of the frames of two episodes."""
+
+
+def episodes(levels: Any = LEVELS) -> Iterator[Episode]:
+    for number, of_episode in enumerate(levels):
+        frames = np.stack([np.full((4, 4, 3), level, np.uint8) for level in of_episode])
+        truth = np.array(of_episode, np.float32) ** 2
+        yield Episode("hand", frames=frames, env_reward=truth, success=truth > 2000, seed=number)
+
+
+def hand(levels: Any = LEVELS, **options: Any) -> Source:
+    return Source("hand", lambda *_: episodes(levels), plays=False, **options)
+
+
+def ready(name: str, model: RewardModel, env: str = "nowhere", source: str | None = "grey") -> ReadyReward:
+    (base,) = contenders("cartpole", [], {})
+    block = type("Block", (type(base.recipe.reward),), {"feature_source": property(lambda self: source)})
+    recipe = base.recipe.model_copy(update={"reward": block()})
+    return ReadyReward(Contender(name, recipe), RewardSetup(model), EnvMaker(env, {"look": env}))
+
+
+def test_numbers_by_hand(tmp_path: Path) -> None:
+    scores = score([ready("grey", Brightness()), ready("rise", Rise())], [hand()], FeatureStore(tmp_path))
+    levels = np.array([level for of_episode in LEVELS for level in of_episode])
+    np.testing.assert_allclose(scores.rewards["grey"], levels / 255, rtol=1e-6)
+    rises = [0, 10, 20, 40, 0, -100, -50]  # an episode's first frame has none before it
+    np.testing.assert_allclose(scores.rewards["rise"], np.array(rises) / 255, atol=1e-7)
+    frames = scores.of("grey")
+    assert frames.episode.tolist() == [0, 0, 0, 0, 1, 1, 1] and frames.step.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert frames.truth is not None and frames.truth.tolist() == (levels**2).tolist()
+    assert frames.success is not None and frames.success.tolist() == (levels**2 > 2000).tolist()
+
+
+def test_frames_as_they_are_not(tmp_path: Path) -> None:
+    gradient = np.tile(np.arange(8, dtype=np.uint8)[None, :, None], (4, 1, 3))
+    frames = np.stack([gradient, gradient * 2])
+    source = Source("hand", lambda *_: iter([Episode("hand", frames=frames)]), plays=False)
+    scores = score([ready("grey", Brightness()), ready("rise", Rise())], [source], FeatureStore(tmp_path))
+    changed = scores.changed["grey"]
+    assert changed["blank"].tolist() == [0, 0]
+    assert sorted(changed["shuffled"]) == sorted(scores.rewards["grey"])
+    # Columns 0 … 7 become 0, 0 … 6, whose mean is 21 / 8; of the second frame none is moved.
+    assert changed["shifted"][0] == pytest.approx(21 / 8 / 255) and np.isnan(changed["shifted"][1])
+    assert scores.changed["rise"]["blank"].tolist() == [0, 0]
+    assert np.isnan(scores.changed["rise"]["shifted"]).all()
+
+
+def test_frames_are_embedded_once(tmp_path: Path) -> None:
+    models = [Brightness(), Brightness(), Rise()]
+    rewards = [ready(str(number), model) for number, model in enumerate(models)]
+    store = FeatureStore(tmp_path)
+    score(rewards, [hand()], store, variants=False)
+    assert store.embedded == sum(model.embedded for model in models) == 7
+    again = FeatureStore(tmp_path)
+    scores = score([ready("other", Brightness())], [hand()], again, variants=False)
+    assert again.embedded == 0 and scores.rewards["other"][0] == pytest.approx(10 / 255)
+    # Features of another source are others, and a damaged file is made again.
+    score([ready("other", Brightness(), source="another")], [hand()], again, variants=False)
+    assert again.embedded == 7
+    for file in tmp_path.rglob("*.npy"):
+        file.write_bytes(b"damaged")
+    scores = score([ready("other", Brightness())], [hand()], again, variants=False)
+    assert again.embedded == 14 and scores.rewards["other"][0] == pytest.approx(10 / 255)
+
+
+def test_numbers_do_not_depend_on_order_nor_on_what_else_is_scored(tmp_path: Path) -> None:
+    one, two = ready("one", Brightness()), ready("two", Rise())
+    both = score([one, two], [hand()], FeatureStore(tmp_path / "a"))
+    turned = score([two, one], [hand()], FeatureStore(tmp_path / "b"))
+    few = score([two], [hand(LEVELS[:1])], FeatureStore(tmp_path / "c"))
+    for name in ("one", "two"):
+        np.testing.assert_array_equal(both.rewards[name], turned.rewards[name])
+    assert list(both.rewards) == ["one", "two"] and list(turned.rewards) == ["two", "one"]
+    np.testing.assert_array_equal(few.rewards["two"], both.rewards["two"][:4])
+
+
+def test_parts_of_one_episode_are_joined(tmp_path: Path) -> None:
+    joined = score([ready("rise", Rise())], [hand(joined=True)], FeatureStore(tmp_path))
+    np.testing.assert_allclose(joined.rewards["rise"] * 255, [0, 10, 20, 40, 120, -100, -50], atol=1e-4)
+    assert joined.frames.sources == ["hand"] and joined.frames.step.tolist() == list(range(7))
+
+
+def test_stills_are_alone(tmp_path: Path) -> None:
+    scores = score([ready("rise", Rise())], [hand(still=True)], FeatureStore(tmp_path))
+    assert scores.rewards["rise"].tolist() == [0.0] * 7
+    assert scores.frames.episode.tolist() == list(range(7)) and len(scores.frames.sources) == 7
+
+
+def test_a_reward_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    scores = score([ready("good", Brightness()), ready("bad", Broken(), source=None)], [hand()], FeatureStore(tmp_path))
+    assert "not finite" in scores.failures["bad"] and "4 of 4" in scores.failures["bad"]
+    assert scores.of("bad").missing == 7 and scores.of("good").missing == 0
+    with pytest.raises(RunFailed, match="not finite"):
+        score([ready("bad", Broken(), source=None)], [hand()], FeatureStore(tmp_path))
+
+
+def test_there_must_be_frames(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no frames"):
+        score([ready("grey", Brightness())], [], FeatureStore(tmp_path))
+
+
+def test_pictures_may_differ_and_states_may_not(tmp_path: Path) -> None:
+    def read(make: EnvMaker, shrink: object) -> Iterator[Episode]:
+        factor = 2 if make.env_id == "elsewhere" else 1
+        for episode in episodes():
+            assert episode.env_reward is not None
+            yield replace(episode, env_reward=episode.env_reward * factor)
+
+    source = Source("play", read)
+    alike = [ready("one", Brightness()), ready("two", Brightness(), "beside")]
+    assert len(score(alike, [source], FeatureStore(tmp_path)).rewards) == 2
+    with pytest.raises(BadInput, match=r"'three'.*another way"):
+        score([*alike, ready("three", Brightness(), "elsewhere")], [source], FeatureStore(tmp_path))
+
+
+def test_encoders_are_shared() -> None:
+    with shared_encoders():
+        first = load_encoder("bundled")
+        first.free_text_tower()
+        assert load_encoder("bundled") is first and load_encoder("bundled", aspect="pad") is not first
+        assert first.embed_texts(["a pole"]).shape[0] == 1
+    assert load_encoder("bundled") is not first
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def write_picture(file: Path, level: int, size: int = 4) -> None:
+    Image.fromarray(np.full((size, size, 3), level, np.uint8)).save(file)
+
+
+def write_table(folder: Path, *rows: tuple[str, ...]) -> None:
+    with (folder / "labels.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+def test_pictures_with_a_table(tmp_path: Path) -> None:
+    for number in range(4):
+        write_picture(tmp_path / f"{number}.png", 10 * number, size=4 + 4 * (number == 3))
+    write_picture(tmp_path / "nameless.png", 0)
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    rows = [("0.png", "yes"), ("1.png", "0"), ("2.png", "perhaps"), ("3.png", "1"), ("gone.png", "1")]
+    write_table(tmp_path, ("file", "success"), *rows, ("broken.png", "no"), ("../labels.csv", "no"))
+    warnings: list[str] = []
+    source = labelled_pictures(tmp_path, warnings.append)
+    read = list(source.episodes(EnvMaker("none"), np.array))
+    assert source.still and [episode.frames.shape for episode in read if episode.frames is not None] == [
+        *((2, 4, 4, 3), (1, 8, 8, 3))
+    ]
+    assert [episode.success.tolist() for episode in read if episode.success is not None] == [[True, False], [True]]
+    assert len(warnings) == 4
+    assert "no picture in its folder: 2, the first 'gone.png'" in warnings[0]
+    assert "no label" in warnings[1] and ": 1, the first '2.png'" in warnings[1]
+    assert "no row for them: 1, the first 'nameless.png'" in warnings[2]
+    assert "cannot be read: 1, the first 'broken.png'" in warnings[3]
+
+
+def test_pictures_of_episodes_are_in_order(tmp_path: Path) -> None:
+    for number in range(4):
+        write_picture(tmp_path / f"{number}.png", 10 * number)
+    rows = [("3.png", "0.5", "b", "1"), ("1.png", "2", "a", "7"), ("0.png", "1", "a", "2"), ("2.png", "", "b", "0")]
+    write_table(tmp_path, ("file", "truth", "episode", "step"), *rows)
+    source = labelled_pictures(tmp_path, print)
+    first, second = source.episodes(EnvMaker("none"), np.array)
+    assert not source.still and first.frames is not None and first.env_reward is not None
+    assert first.frames[:, 0, 0, 0].tolist() == [30] and first.env_reward.tolist() == [0.5]
+    assert second.frames is not None and second.frames[:, 0, 0, 0].tolist() == [0, 10]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([("file", "colour"), ("0.png", "red")], "no columns file and success"),
+        ([("file", "success"), ("gone.png", "1")], "names no picture"),
+        ([("file", "success")], "no columns file and success"),
+    ],
+)
+def test_tables_that_are_refused(rows: list[tuple[str, ...]], expected: str, tmp_path: Path) -> None:
+    write_picture(tmp_path / "0.png", 0)
+    write_table(tmp_path, *rows)
+    with pytest.raises(BadInput, match=expected):
+        labelled_pictures(tmp_path, print)
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="holds no CSV file"):
+        labelled_pictures(tmp_path, print)
+    with pytest.raises(BadInput, match="no folder"):
+        labelled_pictures(tmp_path / "gone", print)
+    with pytest.raises(BadInput, match=r"--goal-pictures.*holds no pictures"):
+        sorted_pictures(tmp_path, "--goal-pictures", True, print)
+    with pytest.raises(BadInput, match="--video: there is no file"):
+        video(tmp_path / "gone.mp4")
+
+
+def test_a_video_is_one_episode_and_progress_its_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sightline.lab.pictures.STILLS", 2)
+    pictures = [Image.fromarray(np.full((8, 8, 3), 50 * number, np.uint8)) for number in range(5)]
+    pictures[0].save(tmp_path / "film.gif", save_all=True, append_images=pictures[1:])
+    source = video(tmp_path / "film.gif")
+    scores = score([ready("grey", Brightness())], [source], FeatureStore(tmp_path / "store"))
+    assert scores.frames.sources == ["film.gif"]
+    assert scores.frames.truth is not None and scores.frames.truth.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(scores.rewards["grey"] * 255, [0, 50, 100, 150, 200], atol=1.5)
+
+
+def test_sentences_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "goals.txt"
+    file.write_text("a pole\n\n  a cart \na pole\n")
+    assert read_sentences(file) == ("a pole", "a cart")
+    file.write_text("\n")
+    with pytest.raises(BadInput, match="holds no sentence"):
+        read_sentences(file)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_sentences(tmp_path)
+
+
+def test_sentences_are_ranked_by_one_half_and_judged_by_the_other(tmp_path: Path) -> None:
+    # Stills; a success is bright in the half that ranks, and dark in the half that is held out.
+    bright = [[250], [1], [251], [2], [252], [3]]
+
+    def read(make: EnvMaker, shrink: object) -> Iterator[Episode]:
+        for number, levels in enumerate(bright):
+            (episode,) = episodes([levels])
+            yield replace(episode, success=np.array([number < 4]))
+
+    class Dark(Brightness):
+        def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+            return np.asarray(-features[..., 0])
+
+    rewards = [ready("dark", Dark()), ready("grey", Brightness())]
+    scores = score(rewards, [Source("hand", read, still=True)], FeatureStore(tmp_path))
+    first, second = ranking(["dark", "grey"], scores)
+    # Of the successes 250, 1, 251, 2 the halves have 250, 251 and 1, 2; of the others, 252 and 3.
+    assert (first["reward"], first["chosen_by"]["value"], first["held_out"]["value"]) == ("dark", 1.0, 1.0)
+    assert (second["reward"], second["chosen_by"]["value"], second["held_out"]["value"]) == ("grey", 0.0, 0.0)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def test_the_contract_of_the_command(sightline: Callable[..., Finished], tmp_path: Path) -> None:
+    out = tmp_path / "lab"
+    arguments = ("lab", "cartpole", "--episodes", "1", "--out", out, "--json")
+    done = sightline(*arguments)
+    document = json.loads(done.out)
+    own = document["rewards"]["own"]
+    for name in ("spearman", "epic", "auroc"):
+        assert {"value", "low", "high"} <= own[name].keys()
+        assert document[name] == own[name]  # of one reward, at the top level, too
+    assert document["sources"] == {"random": 1, "scripted": 1, "states": 61 * 25}
+    assert own["auroc"]["value"] > 0.9 and abs(own["controls"]["shuffled"]["spearman"]["value"]) < 0.1
+    assert document["embedded"] > 0
+    kept = json.loads((out / "lab.json").read_text())
+    assert kept["rewards"] == document["rewards"]
+    # Other words embed nothing.
+    two = sightline(*arguments, "--reward", "own", "--reward", "left=goal=the cart at the left edge")
+    again = json.loads(two.out)
+    assert again["embedded"] == 0 and again["rewards"]["own"] == own
+    assert "spearman" not in again and again["rewards"]["left"]["auroc"]["value"] < own["auroc"]["value"]
+
+
+def test_from_python_with_a_model_of_ones_own(tmp_path: Path) -> None:
+    for number in range(8):
+        write_picture(tmp_path / f"{number}.png", 10 * number, 64)
+    rows = [(f"{number}.png", str(number > 5)) for number in range(8)]
+    write_table(tmp_path, ("file", "success"), *rows)
+    rewards = {"own": {}, "words": {"goal": "it's a pole, upright"}, "grey": Brightness()}
+    document = sl.lab("cartpole", rewards, pictures=tmp_path, baseline="a cart, and a pole")
+    assert document["sources"] == {"pictures": 8} and list(document["rewards"]) == ["own", "words", "grey"]
+    assert document["rewards"]["grey"]["auroc"]["value"] == 1.0
+    words = document["rewards"]["words"]
+    assert words["goal"] == ["it's a pole, upright"] and words["baseline"] == ["a cart, and a pole"]
+    with pytest.raises(BadInput, match="must be a mapping of recipe keys, or a RewardModel, not str"):
+        sl.lab("cartpole", {"own": "a red car"})  # type: ignore[dict-item]
