@@ -105,7 +105,7 @@ def _script_of(task: Task, env: Any) -> Callable[[], Any] | None:
     def choose() -> Any:
         name = oracle(env)
         # An oracle that knows no move is followed by any.
-        if name not in names:
+        if name is None or name not in names:
             return env.action_space.sample()
         if isinstance(task.actions, Mapping):
             return np.asarray(task.actions[name], env.action_space.dtype)

@@ -61,7 +61,7 @@ class ScoredFrames:
     @cached_property
     def answered(self) -> np.ndarray:
         """bool[N], whether the model gave the frame a reward."""
-        return np.isfinite(self.rewards)
+        return np.asarray(np.isfinite(self.rewards))
 
     @property
     def missing(self) -> int:
