@@ -213,6 +213,7 @@ def lab(
     *,
     sentences: Sequence[str] = (),
     episodes: int | None = None,
+    play: Sequence[str] | None = None,
     seed: int = 0,
     runs: Sequence[str | Path] = (),
     pictures: str | Path | None = None,
@@ -234,6 +235,7 @@ def lab(
             model; None: the recipe's own.
         sentences: goals that each reward in words is tried with, and that are ranked.
         episodes: of each kind of play; None: ten, or none where there are files.
+        play: `random`, `scripted` (by the environment's own script), `states` (its task's grid); None: all.
         seed: of all chance.
         runs: run folders, whose policies play too.
         pictures: folder of pictures with a CSV file of the columns `file`, `success` or `truth`, `episode`, `step`.
@@ -249,7 +251,7 @@ def lab(
     Raises:
         BadInput, RunFailed: in one line.
     """
-    from sightline.lab.running import LabData, run_lab
+    from sightline.lab.running import PLAY, LabData, run_lab
 
     models: dict[str, RewardModel] = {}
     differing: dict[str, list[str]] = {}
@@ -265,6 +267,7 @@ def lab(
     paths = {"pictures": pictures, "goal_pictures": goal_pictures, "other_pictures": other_pictures, "video": video}
     data = LabData(
         None if episodes is None else _whole("episodes", episodes, 0),
+        PLAY if play is None else tuple(play),
         _whole("seed", seed, 0),
         tuple(_folder(run, "runs") for run in runs),
         **{name: None if path is None else _folder(path, name) for name, path in paths.items()},

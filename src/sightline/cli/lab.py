@@ -30,6 +30,10 @@ def lab(
     episodes: Annotated[
         int | None, typer.Option(min=0, help="Episodes of each kind of play; default: 10, or none beside files.")
     ] = None,
+    play: Annotated[
+        list[str] | None,
+        typer.Option(help="random, scripted (by the environment's own script) or states (its grid); default: all."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
     run: Annotated[list[Path] | None, typer.Option(help="A run folder, whose policy plays too.")] = None,
     pictures: Annotated[
@@ -51,9 +55,10 @@ def lab(
     'sightline sweep': --reward "a=reward.alpha=0,0.5,1".
     """
     from sightline.lab.contenders import parse_rewards
-    from sightline.lab.running import LabData, read_sentences, run_lab
+    from sightline.lab.running import PLAY, LabData, read_sentences, run_lab
 
-    data = LabData(episodes, seed, tuple(run or ()), pictures, goal_pictures, other_pictures, video, trust)
+    files = (pictures, goal_pictures, other_pictures, video)
+    data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, trust)
     goals = read_sentences(sentences) if sentences else ()
     document = run_lab(task, overrides or [], parse_rewards(reward or []), goals, data, out=out)
     for line in document["warnings"]:

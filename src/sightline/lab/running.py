@@ -12,12 +12,13 @@ import numpy as np
 
 from sightline.config.decoding import decoded
 from sightline.envs.tasks import find_task
-from sightline.errors import BadInput, reason_of
+from sightline.errors import BadInput, one_of, reason_of
 from sightline.lab.contenders import Contender, contenders, load_task
 from sightline.lab.features import FeatureStore
 from sightline.lab.gate import NONSENSE
 from sightline.lab.measures.correlation import pearson, spearman
 from sightline.lab.measures.epic import epic
+from sightline.lab.measures.resampling import RESAMPLES
 from sightline.lab.measures.result import CONSTANT_REWARD, Measure, undefined
 from sightline.lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max
 from sightline.lab.measures.table import ScoredFrames
@@ -29,12 +30,16 @@ from sightline.runs.files import write_document
 from sightline.runs.folder import open_run
 from sightline.runs.temporary import TemporaryFolder
 
-MOST_CONTROLLED = 12
-"""Rewards beyond which none has a control in words, since that would double their number."""
+MOST_IN_FULL = 12
+"""Rewards beyond which only the chief measures are taken, and no controls: a sweep has many rewards, and wants the best
+of them."""
+DRAWS_OF_SWEEP = 300
+"""Draws of episodes for the intervals of so many rewards; those of few have `RESAMPLES`."""
 CONTROLS = ("shuffled", "blank")
-MEASURES: dict[str, Callable[[ScoredFrames], Measure]] = {
-    measure.__name__: measure for measure in (spearman, pearson, epic, auroc, auroc_last, auroc_max, auprc)
-}
+CHIEF_MEASURES = {"spearman": spearman, "epic": epic, "auroc": auroc}
+FURTHER_MEASURES = {"pearson": pearson, "auroc_last": auroc_last, "auroc_max": auroc_max, "auprc": auprc}
+PLAY = ("random", "scripted", "states")
+"""Kinds of play: at random, by the environment's own script, and each state of the task's grid."""
 EPISODES = 10
 """Episodes of each kind of play."""
 FEATURES = "features"
@@ -49,6 +54,7 @@ class LabData:
 
     Attributes:
         episodes: of each kind of play; None: ten, or none where there are files.
+        play: kinds of play, of `PLAY`.
         seed: of all chance.
         runs: run folders, whose policies play too.
         pictures: folder of pictures with a CSV file.
@@ -58,6 +64,7 @@ class LabData:
     """
 
     episodes: int | None = None
+    play: tuple[str, ...] = PLAY
     seed: int = 0
     runs: tuple[Path, ...] = ()
     pictures: Path | None = None
@@ -87,7 +94,7 @@ class LabData:
         if episodes is None:
             episodes = 0 if has_files else EPISODES
         if episodes:
-            sources += play_sources(reward, episodes, self.seed)
+            sources += play_sources(reward, self.play, episodes, self.seed)
         env = reward.contender.recipe.env
         for run in self.runs:
             sources.append(trained_play(open_run(run), env, episodes or EPISODES, self.seed, self.trust))
@@ -119,11 +126,12 @@ def run_lab(
     compared = compared_rewards(task, overrides, rewards, sentences, models or {})
     warnings: list[str] = []
     with _folder(out) as folder:
-        ready = build_rewards(compared, NONSENSE[0] if len(compared) <= MOST_CONTROLLED else "")
+        in_full = len(compared) <= MOST_IN_FULL
+        ready = build_rewards(compared, NONSENSE[0] if in_full else "")
         store = FeatureStore(folder / FEATURES)
         sources = (data or LabData()).sources(ready[0], warnings.append)
-        scores = score(ready, sources, store, show)
-        document = _document(compared, scores, store)
+        scores = score(ready, sources, store, show, variants=in_full)
+        document = _document(compared, scores, store, in_full)
         document["warnings"] = list(dict.fromkeys([*warnings, *scores.warnings]))
         if sentences:
             document["ranking"] = ranking([contender.name for contender in compared], scores)
@@ -186,20 +194,25 @@ def _folder(out: Path | None) -> Iterator[Path]:
         temporary.remove()
 
 
-def play_sources(reward: ReadyReward, episodes: int, seed: int) -> list[Source]:
-    """What there is to play of a reward's environment: at random, by its script, and each state of its grid."""
+def play_sources(reward: ReadyReward, kinds: Sequence[str], episodes: int, seed: int) -> list[Source]:
+    """What there is to play of a reward's environment, of the kinds that are wanted.
+
+    Raises:
+        BadInput: there is no such kind.
+    """
     task = find_task(reward.contender.recipe.env)
-    candidates = [
-        random_play(task, episodes, seed),
-        scripted_play(task, reward.make, episodes, seed),
-        state_sweep(task, seed),
-    ]
+    makers: dict[str, Callable[[], Source | None]] = {
+        "random": lambda: random_play(task, episodes, seed),
+        "scripted": lambda: scripted_play(task, reward.make, episodes, seed),
+        "states": lambda: state_sweep(task, seed),
+    }
+    candidates = [makers[one_of("--play", kind, makers)]() for kind in kinds]
     return [source for source in candidates if source is not None]
 
 
-def _document(compared: Sequence[Contender], scores: LabScores, store: FeatureStore) -> dict[str, Any]:
+def _document(compared: Sequence[Contender], scores: LabScores, store: FeatureStore, in_full: bool) -> dict[str, Any]:
     frames = scores.frames
-    judged = {contender.name: _measures(contender, scores) for contender in compared}
+    judged = {contender.name: _measures(contender, scores, in_full) for contender in compared}
     document: dict[str, Any] = {
         "frames": len(frames.rewards),
         "episodes": len(frames.sources),
@@ -231,8 +244,8 @@ def ranking(names: Sequence[str], scores: LabScores) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -1.0 if row["chosen_by"]["value"] is None else -row["chosen_by"]["value"] - 1)
 
 
-def _measures(contender: Contender, scores: LabScores) -> dict[str, Any]:
-    """All measures of a reward, and what it is."""
+def _measures(contender: Contender, scores: LabScores, in_full: bool) -> dict[str, Any]:
+    """What a reward is, and its measures: the chief ones, or all of them with its controls."""
     recipe = contender.recipe
     about: dict[str, Any] = {
         "kind": recipe.reward.kind if contender.model is None else type(contender.model).__name__,
@@ -243,7 +256,11 @@ def _measures(contender: Contender, scores: LabScores) -> dict[str, Any]:
     frames = scores.of(contender.name)
     rewards = frames.rewards[frames.answered]
     about["range"] = [float(rewards.min()), float(rewards.max())] if len(rewards) else None
-    about |= {name: measure(frames).document() for name, measure in MEASURES.items()}
+    draws = RESAMPLES if in_full else DRAWS_OF_SWEEP
+    about |= {name: measure(frames, draws).document() for name, measure in CHIEF_MEASURES.items()}
+    if not in_full:
+        return about
+    about |= {name: measure(frames).document() for name, measure in FURTHER_MEASURES.items()}
     about["noise"] = _noise(frames, scores.changed[contender.name]["shifted"]).document()
     about["controls"] = _controls(contender.name, scores)
     about["by_source"] = {source: _in_short(frames.of_source(source)) for source in dict.fromkeys(frames.sources)}
@@ -262,8 +279,7 @@ def _controls(name: str, scores: LabScores) -> dict[str, Any]:
 
 def _in_short(frames: ScoredFrames) -> dict[str, Any]:
     """The chief measures, without intervals."""
-    measures = {"spearman": spearman, "epic": epic, "auroc": auroc}
-    return {name: measure(frames, resamples=0).document() for name, measure in measures.items()}
+    return {name: measure(frames, resamples=0).document() for name, measure in CHIEF_MEASURES.items()}
 
 
 def _noise(frames: ScoredFrames, shifted: np.ndarray) -> Measure:
