@@ -24,6 +24,9 @@ from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.lab.running import ranking, read_sentences
 from sightline.lab.scoring import ReadyReward, score
 from sightline.lab.sources import Source
+from sightline.lab.stored_pairs import preference_accuracy, read_pairs
+from sightline.labels.store import Context, LabelStore
+from sightline.labels.types import Question, RecordedTeacher, Segment, preference
 from sightline.models.encoders import load_encoder, shared_encoders
 from sightline.rewards.base import Clip, RewardModel, windows
 from sightline.rewards.config import RewardSetup
@@ -366,6 +369,25 @@ def test_sentences_are_ranked_by_one_half_and_judged_by_the_other(tmp_path: Path
     # Of the successes 250, 1, 251, 2 the halves have 250, 251 and 1, 2; of the others, 252 and 3.
     assert (first["reward"], first["chosen_by"]["value"], first["held_out"]["value"]) == ("dark", 1.0, 1.0)
     assert (second["reward"], second["chosen_by"]["value"], second["held_out"]["value"]) == ("grey", 0.0, 0.0)
+
+
+def test_pairs_that_somebody_has_judged(tmp_path: Path) -> None:
+    segments = [Segment.of_frames(np.full((2, 8, 8, 3), level, np.uint8)) for level in (10, 20, 20, 200)]
+    answers = [(0, 1, 1.0), (1, 2, 0.0), (3, 0, 0.0), (3, 1, 1.0), (0, 3, 0.5)]
+    with LabelStore(tmp_path / "store") as store:
+        for first, second, value in answers:
+            question = Question("compare", (segments[first], segments[second]), ("bright",))
+            store.record(question, RecordedTeacher("anna", "anna"), preference(value), Context("run", "cartpole"))
+    warnings: list[str] = []
+    judged = read_pairs(tmp_path / "store", False, warnings.append)
+    assert "prefer neither: 1" in warnings[0] and len(judged.pairs) == 4
+    before = hand(LEVELS[:1])
+    scores = score([ready("grey", Brightness())], [before, judged.source], FeatureStore(tmp_path / "features"))
+    found = preference_accuracy(scores.of("grey"), judged)
+    # Right twice, a tie (equal pictures are one segment), and wrong once.
+    assert found.value == pytest.approx((2 + 0.5) / 4) and found.n == 4 and found.details["ties"] == 0.25
+    with pytest.raises(BadInput, match="neither a run nor a label store"):
+        read_pairs(tmp_path, False, print)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ def train(
     run_dir: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
+    check: bool = False,
+    goal_pictures: str | Path | None = None,
     trust: bool = False,
     **overrides: Any,
 ) -> Run:
@@ -70,6 +72,8 @@ def train(
         run_dir: folder of the run; default: `runs/<recipe>-<time>`.
         resume: go on with the run in `run_dir`. What is stated must be as before, but for `steps`, which may grow.
         progress: show a progress bar.
+        check: judge the reward first; one that is useless is refused, see `sightline train --check`.
+        goal_pictures: folder of pictures of the goal, for the check; None has the task draw them, if it can.
         trust: when resuming, whether code that only the run folder's recipe names may be imported.
         overrides: recipe keys; nested ones with dots in their names, `**{"reward.alpha": 0.3}`, or as mappings. `env`,
             and the `kind` of a block, may be a class or a function of a file or module: the recipe says its name.
@@ -103,7 +107,12 @@ def train(
         completed = roles.complete(loaded)
     arguments = ", ".join([repr(recipe), *(f"{key}={value!r}" for key, value in overrides.items())])
     try:
-        folder, _ = roles.train(completed, path, name, resume, f"sightline.train({arguments})", quiet=not progress)
+        verdict = None
+        if check and not resume:
+            pictures = None if goal_pictures is None else _folder(goal_pictures, "goal_pictures")
+            verdict = roles.check(completed, pictures)
+        command = f"sightline.train({arguments})"
+        folder, _ = roles.train(completed, path, name, resume, command, quiet=not progress, check=verdict)
     except Stopped as stop:
         raise KeyboardInterrupt(f"{stop}; {stop.saved}; go on with train(run_dir={str(path)!r}, resume=True)") from stop
     return Run(folder.path, trust=True)
@@ -220,6 +229,7 @@ def lab(
     goal_pictures: str | Path | None = None,
     other_pictures: str | Path | None = None,
     video: str | Path | None = None,
+    labels: str | Path | None = None,
     out: str | Path | None = None,
     trust: bool = False,
     **overrides: Any,
@@ -241,6 +251,7 @@ def lab(
         pictures: folder of pictures with a CSV file of the columns `file`, `success` or `truth`, `episode`, `step`.
         goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
         video: a file, whose ground truth is progress.
+        labels: a label store, or a run that has one, whose judged pairs a reward should prefer alike.
         out: folder that keeps `lab.json`, the page, and the embeddings for the next call.
         trust: whether code that the runs' recipes name may be imported.
         overrides: recipe keys of all rewards.
@@ -264,7 +275,13 @@ def lab(
             raise BadInput(
                 f"reward '{name}' must be a mapping of recipe keys, or a RewardModel, not {type(reward).__name__}"
             )
-    paths = {"pictures": pictures, "goal_pictures": goal_pictures, "other_pictures": other_pictures, "video": video}
+    paths = {
+        "pictures": pictures,
+        "goal_pictures": goal_pictures,
+        "other_pictures": other_pictures,
+        "video": video,
+        "labels": labels,
+    }
     data = LabData(
         None if episodes is None else _whole("episodes", episodes, 0),
         PLAY if play is None else tuple(play),

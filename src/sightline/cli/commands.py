@@ -117,6 +117,12 @@ def train(
         path = run_dir or default_run_path(name)
         completed = roles.complete(incomplete)
 
+    if goal_pictures is not None and not check:
+        raise BadInput("--goal-pictures are looked at by --check; add it")
+    verdict = None
+    if check and not resume:  # a run that goes on was checked as it began
+        verdict = roles.check(completed, goal_pictures)
+        typer.echo(f"check       {verdict['verdict']}: {verdict['reason']}", err=True)
     if dry_run:
         document = completed.model_dump(mode="json")
         if as_json:
@@ -127,12 +133,6 @@ def train(
             typer.echo(line, err=True)
         return
 
-    verdict = None
-    if goal_pictures is not None and not check:
-        raise BadInput("--goal-pictures are looked at by --check; add it")
-    if check and not resume:
-        verdict = roles.check(completed, goal_pictures)
-        typer.echo(f"check       {verdict['verdict']}: {verdict['reason']}", err=True)
     _, result = roles.train(completed, working_folder / path, name, resume, check=verdict)
     if _another_process_prints():
         return

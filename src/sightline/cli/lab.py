@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sightline.cli.output import AsJson, Trust, in_home, print_json
+
+COLUMNS = (
+    ("Spearman", ("spearman",)),
+    ("EPIC distance", ("epic",)),
+    ("AUROC", ("auroc",)),
+    ("preferences", ("preference_accuracy",)),
+    ("of nonsense", ("controls", "nonsense", "auroc")),
+    ("noise", ("noise",)),
+)
+"""Columns of the table: their titles, and where their measures are."""
+LONGEST_NAME = 60
 
 
 def lab(
@@ -45,6 +58,9 @@ def lab(
         Path | None, typer.Option(help="A folder of pictures that do not; default: those of play.")
     ] = None,
     video: Annotated[Path | None, typer.Option(help="A video, of which progress is the ground truth.")] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="A label store, or a run that has one: is what was preferred paid more?")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for lab.json and kept embeddings.", callback=in_home)] = None,
     trust: Trust = False,
     as_json: AsJson = False,
@@ -57,41 +73,73 @@ def lab(
     from sightline.lab.contenders import parse_rewards
     from sightline.lab.running import PLAY, LabData, read_sentences, run_lab
 
-    files = (pictures, goal_pictures, other_pictures, video)
+    files = (pictures, goal_pictures, other_pictures, video, labels)
     data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, trust)
     goals = read_sentences(sentences) if sentences else ()
-    document = run_lab(task, overrides or [], parse_rewards(reward or []), goals, data, out=out)
+    shows = sys.stderr.isatty()
+    show = _progress if shows else lambda source, frames: None
+    document = run_lab(task, overrides or [], parse_rewards(reward or []), goals, data, out=out, show=show)
+    if shows:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
     for line in document["warnings"]:
         typer.echo(f"warning: {line}", err=True)
     if as_json:
         print_json(document)
         return
-    for line in [*_table(document), *_ranking(document)]:
+    for line in _text(document):
         typer.echo(line)
 
 
-def _table(document: dict[str, Any]) -> list[str]:
-    """The result as a table: a row for each reward."""
-    names = ("spearman", "epic", "auroc")
-    width = max(len(name) for name in document["rewards"])
-    lines = [f"{'':<{width}}  " + "  ".join(f"{name:<20}" for name in names)]
-    for name, reward in document["rewards"].items():
-        cells = [f"{_cell(reward[measure]):<20}" for measure in names]
-        lines.append(f"{name:<{width}}  " + "  ".join(cells))
-    return lines
+def _text(document: dict[str, Any]) -> Iterator[str]:
+    """The result for a terminal: what it rests on, a row for each reward, and what is undefined."""
+    sources = ", ".join(f"{name} {count}" for name, count in document["sources"].items())
+    yield f"{document['frames']:,} frames of {document['episodes']:,} episodes ({sources})"
+    yield ""
+    rewards = document["rewards"]
+    rows = [("", *(title for title, _ in COLUMNS))]
+    for name, reward in rewards.items():
+        short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+        rows.append((short, *(_cell(_value_at(reward, path)) for _, path in COLUMNS)))
+    # Columns of nothing but blanks, of rewards that have no controls, are left out.
+    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in filled]
+    for row in zip(*filled, strict=True):
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+    for name, reward in rewards.items():
+        if reward["failure"]:
+            yield f"{name}: {reward['failure']}"
+            continue
+        reasons = {title: _value_at(reward, path) for title, path in COLUMNS[:3]}
+        for title, measure in reasons.items():
+            if measure and measure["value"] is None:
+                yield f"{name}: {title} is undefined: {measure['undefined']}"
+    for place, row in enumerate(document.get("ranking", ()), 1):
+        yield f"{place:>3}. AUROC {_cell(row['held_out'])} of the half that is held out: {row['reward']}"
+    if "page" in document:
+        yield f"page        {document['page']}"
 
 
-def _cell(measure: dict[str, Any]) -> str:
+def _value_at(reward: dict[str, Any], path: Sequence[str]) -> dict[str, Any] | None:
+    """The measure at a path; None if it was not taken."""
+    place: Any = reward
+    for key in path:
+        if key not in place:
+            return None
+        place = place[key]
+    found: dict[str, Any] = place
+    return found
+
+
+def _cell(measure: dict[str, Any] | None) -> str:
+    if measure is None:
+        return ""
     if measure["value"] is None:
-        return "undefined"
+        return "–"
     if measure["low"] is None:
         return f"{measure['value']:.2f}"
     return f"{measure['value']:.2f} [{measure['low']:.2f}, {measure['high']:.2f}]"
 
 
-def _ranking(document: dict[str, Any]) -> list[str]:
-    """Rewards in the order of their AUROC on one half of the frames, with that on the other half."""
-    lines = []
-    for place, row in enumerate(document.get("ranking", ()), 1):
-        lines.append(f"{place:>3}. held-out AUROC {_cell(row['held_out'])}  {row['reward']}")
-    return lines
+def _progress(source: str, frames: int) -> None:
+    """One line on a terminal, which is overwritten."""
+    print(f"\r\033[K{source}: {frames:,} frames", end="", file=sys.stderr, flush=True)

@@ -25,6 +25,7 @@ from sightline.lab.measures.table import ScoredFrames
 from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.lab.scoring import LabScores, ReadyReward, build_rewards, control_name, score
 from sightline.lab.sources import Source, random_play, scripted_play, state_sweep, trained_play
+from sightline.lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
 from sightline.rewards.base import RewardModel
 from sightline.runs.files import write_document
 from sightline.runs.folder import open_run
@@ -60,6 +61,7 @@ class LabData:
         pictures: folder of pictures with a CSV file.
         goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
         video: a file, whose ground truth is progress.
+        labels: a label store, or a run that has one, whose pairs were judged by somebody.
         trust: whether code that the runs' recipes name may be imported.
     """
 
@@ -71,13 +73,15 @@ class LabData:
     goal_pictures: Path | None = None
     other_pictures: Path | None = None
     video: Path | None = None
+    labels: Path | None = None
     trust: bool = False
 
-    def sources(self, reward: ReadyReward, warn: Callable[[str], None]) -> list[Source]:
+    def sources(self, reward: ReadyReward, judged: StoredPairs | None, warn: Callable[[str], None]) -> list[Source]:
         """Where the episodes come from.
 
         Args:
             reward: one of those that are judged, which says the environment.
+            judged: the pairs of `labels`.
         """
         sources: list[Source] = []
         if self.pictures is not None:
@@ -88,6 +92,8 @@ class LabData:
             sources.append(sorted_pictures(self.other_pictures, "--other-pictures", False, warn))
         if self.video is not None:
             sources.append(video(self.video))
+        if judged is not None:
+            sources.append(judged.source)
         # Pictures of the goal alone need others, which are those of play.
         has_files = bool(sources) and (self.goal_pictures is None or self.other_pictures is not None)
         episodes = self.episodes
@@ -129,12 +135,23 @@ def run_lab(
         in_full = len(compared) <= MOST_IN_FULL
         ready = build_rewards(compared, NONSENSE[0] if in_full else "")
         store = FeatureStore(folder / FEATURES)
-        sources = (data or LabData()).sources(ready[0], warnings.append)
+        data = data or LabData()
+        judged = None
+        if data.labels is not None:
+            judged = read_pairs(data.labels, data.trust, warnings.append)
+        sources = data.sources(ready[0], judged, warnings.append)
         scores = score(ready, sources, store, show, variants=in_full)
         document = _document(compared, scores, store, in_full)
+        if judged is not None:
+            for name in document["rewards"]:
+                accuracy = preference_accuracy(scores.of(name), judged)
+                document["rewards"][name]["preference_accuracy"] = accuracy.document()
         document["warnings"] = list(dict.fromkeys([*warnings, *scores.warnings]))
         if sentences:
             document["ranking"] = ranking([contender.name for contender in compared], scores)
+        # What is asked of one reward is found at once.
+        if len(compared) == 1:
+            document |= document["rewards"][compared[0].name]
         if out is not None:
             write_document(out / RESULT, document)
     return document
@@ -213,16 +230,13 @@ def play_sources(reward: ReadyReward, kinds: Sequence[str], episodes: int, seed:
 def _document(compared: Sequence[Contender], scores: LabScores, store: FeatureStore, in_full: bool) -> dict[str, Any]:
     frames = scores.frames
     judged = {contender.name: _measures(contender, scores, in_full) for contender in compared}
-    document: dict[str, Any] = {
+    return {
         "frames": len(frames.rewards),
         "episodes": len(frames.sources),
         "embedded": store.embedded,
         "sources": {name: frames.sources.count(name) for name in dict.fromkeys(frames.sources)},
         "rewards": judged,
     }
-    if len(judged) == 1:
-        document |= next(iter(judged.values()))
-    return document
 
 
 def ranking(names: Sequence[str], scores: LabScores) -> list[dict[str, Any]]:
