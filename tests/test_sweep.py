@@ -82,6 +82,12 @@ def test_grids_that_are_refused(overrides: list[str], expected: str) -> None:
         parse_grid(overrides)
 
 
+def test_lists_are_values_of_a_grid() -> None:
+    grid = parse_grid(["reward.frame_size=[64,64],[96,96]", "env_options={a: [1,2]}"])
+    assert grid.varied == {"reward.frame_size": {"[64,64]": "[64,64]", "[96,96]": "[96,96]"}}
+    assert grid.fixed == ("env_options={a: [1,2]}",)
+
+
 @pytest.mark.parametrize("override", ["seed=3", "goal='a pole, upright'"])
 def test_a_sweep_varies_something(override: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nothing varies"):

@@ -245,7 +245,8 @@ def lab(
             model; None: the recipe's own.
         sentences: goals that each reward in words is tried with, and that are ranked.
         episodes: of each kind of play; None: ten, or none where there are files.
-        play: `random`, `scripted` (by the environment's own script), `states` (its task's grid); None: all.
+        play: `random`, `scripted` (by the environment's own script), `states` (its task's grid), `goal` (states that
+            show the task's goal); None: all.
         seed: of all chance.
         runs: run folders, whose policies play too.
         pictures: folder of pictures with a CSV file of the columns `file`, `success` or `truth`, `episode`, `step`.

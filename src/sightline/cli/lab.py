@@ -45,7 +45,9 @@ def lab(
     ] = None,
     play: Annotated[
         list[str] | None,
-        typer.Option(help="random, scripted (by the environment's own script) or states (its grid); default: all."),
+        typer.Option(
+            help="random, scripted (by its own script), states (its grid) or goal (as its task shows it); default: all."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
     run: Annotated[list[Path] | None, typer.Option(help="A run folder, whose policy plays too.")] = None,

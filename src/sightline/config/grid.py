@@ -142,11 +142,13 @@ def parse_grid(overrides: Sequence[str], varied: Sequence[str] = ()) -> Grid:
     listed: dict[str, dict[str, str]] = {}
     keys: set[str] = set()
     for override in overrides:
-        key, _ = parse_override(override)
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            parse_override(override)  # which says what is wrong
         if key in keys:
             raise BadInput(f"{key} is given twice; list its values in one: {key}=…,…")
         keys.add(key)
-        text = override.partition("=")[2]
+        # Each value is parsed by itself: several lists in a row are no value.
         values = listed_values(key, text)
         if values == [text] and key not in varied:  # a range of one number is a list, too, which may grow
             fixed.append(override)

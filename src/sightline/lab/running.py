@@ -16,15 +16,14 @@ from sightline.errors import BadInput, one_of, reason_of
 from sightline.lab.contenders import Contender, contenders, load_task
 from sightline.lab.features import FeatureStore
 from sightline.lab.gate import NONSENSE
-from sightline.lab.measures.correlation import pearson, spearman
-from sightline.lab.measures.epic import epic
+from sightline.lab.measures import OF_FRAMES
 from sightline.lab.measures.resampling import RESAMPLES
 from sightline.lab.measures.result import CONSTANT_REWARD, Measure, undefined
-from sightline.lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max
+from sightline.lab.measures.success_detection import auroc
 from sightline.lab.measures.table import ScoredFrames
 from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.lab.scoring import LabScores, ReadyReward, build_rewards, control_name, score
-from sightline.lab.sources import Source, random_play, scripted_play, state_sweep, trained_play
+from sightline.lab.sources import Source, random_play, scripted_play, shown_goals, state_sweep, trained_play
 from sightline.lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
 from sightline.rewards.base import RewardModel
 from sightline.runs.files import write_document
@@ -37,10 +36,11 @@ of them."""
 DRAWS_OF_SWEEP = 300
 """Draws of episodes for the intervals of so many rewards; those of few have `RESAMPLES`."""
 CONTROLS = ("shuffled", "blank")
-CHIEF_MEASURES = {"spearman": spearman, "epic": epic, "auroc": auroc}
-FURTHER_MEASURES = {"pearson": pearson, "auroc_last": auroc_last, "auroc_max": auroc_max, "auprc": auprc}
-PLAY = ("random", "scripted", "states")
-"""Kinds of play: at random, by the environment's own script, and each state of the task's grid."""
+CHIEF_MEASURES = {name: OF_FRAMES[name] for name in ("spearman", "epic", "auroc")}
+PLAY = ("random", "scripted", "states", "goal")
+"""Kinds of play: at random, by the environment's own script, the states of the task's grid, those that show its goal."""
+SHOWN_GOALS = 64
+"""States that show the goal."""
 EPISODES = 10
 """Episodes of each kind of play."""
 FEATURES = "features"
@@ -222,6 +222,7 @@ def play_sources(reward: ReadyReward, kinds: Sequence[str], episodes: int, seed:
         "random": lambda: random_play(task, episodes, seed),
         "scripted": lambda: scripted_play(task, reward.make, episodes, seed),
         "states": lambda: state_sweep(task, seed),
+        "goal": lambda: shown_goals(task, SHOWN_GOALS, seed),
     }
     candidates = [makers[one_of("--play", kind, makers)]() for kind in kinds]
     return [source for source in candidates if source is not None]
@@ -271,10 +272,10 @@ def _measures(contender: Contender, scores: LabScores, in_full: bool) -> dict[st
     rewards = frames.rewards[frames.answered]
     about["range"] = [float(rewards.min()), float(rewards.max())] if len(rewards) else None
     draws = RESAMPLES if in_full else DRAWS_OF_SWEEP
-    about |= {name: measure(frames, draws).document() for name, measure in CHIEF_MEASURES.items()}
+    measures = OF_FRAMES if in_full else CHIEF_MEASURES
+    about |= {name: measure(frames, draws).document() for name, measure in measures.items()}
     if not in_full:
         return about
-    about |= {name: measure(frames).document() for name, measure in FURTHER_MEASURES.items()}
     about["noise"] = _noise(frames, scores.changed[contender.name]["shifted"]).document()
     about["controls"] = _controls(contender.name, scores)
     about["by_source"] = {source: _in_short(frames.of_source(source)) for source in dict.fromkeys(frames.sources)}
@@ -293,7 +294,7 @@ def _controls(name: str, scores: LabScores) -> dict[str, Any]:
 
 def _in_short(frames: ScoredFrames) -> dict[str, Any]:
     """The chief measures, without intervals."""
-    return {name: measure(frames, resamples=0).document() for name, measure in CHIEF_MEASURES.items()}
+    return {name: measure(frames, 0).document() for name, measure in CHIEF_MEASURES.items()}
 
 
 def _noise(frames: ScoredFrames, shifted: np.ndarray) -> Measure:

@@ -115,7 +115,7 @@ def _script_of(task: Task, env: Any) -> Callable[[], Any] | None:
 
 
 def state_sweep(task: Task, seed: int) -> Source | None:
-    """Each state of the task's grid, and one random step from it: so the environment says what the state is worth.
+    """States of the task's grid, each after one random step: so the environment says what it is worth.
 
     None where the task has no axes.
     """
@@ -138,6 +138,33 @@ def state_sweep(task: Task, seed: int) -> Source | None:
             env.close()
 
     return Source("states", sweep, still=True)
+
+
+def shown_goals(task: Task, count: int, seed: int) -> Source | None:
+    """States that show the goal, as the task knows them, each after one random step.
+
+    None where the task knows none; those of a sweep over states are known by the environment.
+    """
+    show_goal = task.show_goal
+    if show_goal is None:
+        return None
+
+    def show(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        env = CheckedEnv(make(), True, task.name, shrink=shrink, needs_reward=False)
+        env.env.action_space.seed(seed)
+        rng = np.random.default_rng(seed)
+        try:
+            steps = []
+            for number in range(count):
+                env.reset(number)
+                show_goal(env.env.unwrapped, rng)
+                steps.append(env.step(env.env.action_space.sample(), True))
+            # The environment may want a success to last, and these states have just begun.
+            yield replace(_stills("goal", steps), success=np.ones(count, bool))
+        finally:
+            env.close()
+
+    return Source("goal", show, still=True)
 
 
 def _stills(source: str, steps: Sequence[Any]) -> Episode:
