@@ -38,7 +38,7 @@ DRAWS_OF_SWEEP = 300
 CONTROLS = ("shuffled", "blank")
 CHIEF_MEASURES = {name: OF_FRAMES[name] for name in ("spearman", "epic", "auroc")}
 PLAY = ("random", "scripted", "states", "goal")
-"""Kinds of play: at random, by the environment's own script, the states of the task's grid, those that show its goal."""
+"""Kinds of play: at random, by the environment's own script, states of the task's grid, those that show its goal."""
 SHOWN_GOALS = 64
 """States that show the goal."""
 EPISODES = 10
