@@ -20,6 +20,7 @@ from sightline.envs.making import EnvMaker
 from sightline.errors import BadInput, RunFailed
 from sightline.lab.contenders import Contender, contenders, load_task, parse_reward, parse_rewards
 from sightline.lab.features import FeatureStore
+from sightline.lab.frame_file import FrameFile
 from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.lab.running import ranking, read_sentences
 from sightline.lab.scoring import ReadyReward, score
@@ -227,6 +228,16 @@ def test_a_reward_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> No
     assert scores.of("bad").missing == 7 and scores.of("good").missing == 0
     with pytest.raises(RunFailed, match="not finite"):
         score([ready("bad", Broken(), source=None)], [hand()], FeatureStore(tmp_path))
+
+
+def test_frames_are_found_again(tmp_path: Path) -> None:
+    shown = FrameFile(tmp_path / "frames")
+    group = [ready("one", Brightness()), ready("two", Brightness(), "beside")]
+    score(group, [hand(), hand([[7]])], FeatureStore(tmp_path), shown=shown)
+    assert len(shown) == 8 and [shown[row][0, 0, 0] for row in (7, 0, 3, 6)] == [7, 10, 80, 50]
+    shown.append(np.full((1, 2, 3, 3), 9, np.uint8))
+    assert shown[8].shape == (2, 3, 3) and shown[0].shape == (4, 4, 3)
+    shown.close()
 
 
 def test_there_must_be_frames(tmp_path: Path) -> None:

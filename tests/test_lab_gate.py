@@ -27,8 +27,11 @@ class Scaled(RewardModel):
     def __init__(self, factor: float) -> None:
         self.factor = factor
 
-    def reward(self, clip: Clip) -> np.ndarray:
-        return np.asarray(np.asarray(clip.frames).mean(axis=(2, 3, 4)) * self.factor, np.float32)
+    def embed(self, clip: Clip) -> np.ndarray:
+        return np.asarray(clip.frames).mean(axis=(2, 3, 4), dtype=np.float32)
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        return features * np.float32(self.factor)
 
 
 class LeftColumn(RewardModel):
@@ -38,6 +41,18 @@ class LeftColumn(RewardModel):
         frames = np.asarray(clip.frames).astype(np.float32)
         edge = frames[:, :, :, 0].mean(axis=(2, 3)) - frames[:, :, :, 1].mean(axis=(2, 3))
         return np.asarray(frames.mean(axis=(2, 3, 4)) / 20 + edge, np.float32)
+
+
+class Slow(Scaled):
+    """Takes a second a picture, by a clock that it moves itself."""
+
+    def __init__(self, clock: list[float]) -> None:
+        super().__init__(1.0)
+        self.clock = clock
+
+    def embed(self, clip: Clip) -> np.ndarray:
+        self.clock[0] += clip.first.size
+        return super().embed(clip)
 
 
 def greys(levels: Any) -> np.ndarray:
@@ -75,13 +90,23 @@ def test_rewards_that_are_refused(model: RewardModel, controls: Any, expected: s
     assert found["verdict"] == "refused" and expected in found["reason"], found["reason"]
 
 
+def test_a_slow_model_reads_fewer_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("sightline.lab.gate.time.monotonic", lambda: clock[0])
+    many = GatePictures(greys(range(100, 132)), greys(range(64)).repeat(2, axis=0))
+    found = judge_pictures(Slow(clock), [("nonsense", Scaled(0.1))], many)
+    # 50 of 192 seconds are there: as large a share of 32 and of 128 pictures is read.
+    assert (found["goal_pictures"], found["other_pictures"]) == (8, 33) and found["verdict"] == "passed"
+    assert clock[0] < 85
+
+
 def test_what_cannot_be_judged_is_said() -> None:
     few = judge_pictures(Scaled(1.0), [], GatePictures(PICTURES.goal[:3], PICTURES.other))
     assert few["verdict"] == "unknown" and "3 pictures of the goal, and 4 are needed" in few["reason"]
     none = judge_pictures(Scaled(1.0), [], GatePictures(PICTURES.goal, PICTURES.other[:0]))
     assert none["verdict"] == "unknown" and none["other_pictures"] == 0
     own = check_reward(resolve(load_task("cartpole", ["reward.kind=ground_truth"])))
-    assert own["verdict"] == "unknown" and "looks at no pictures" in own["reason"]
+    assert own["verdict"] == "unknown" and "not of pictures alone" in own["reason"]
 
 
 @pytest.mark.parametrize("recipe", ["cartpole", "mountain-car-progress"])
@@ -118,6 +143,16 @@ def test_pictures_of_the_users_own(tmp_path: Path) -> None:
     # Plain grey is no pole that stands upright.
     with pytest.raises(BadInput, match="fails the check"):
         check(recipe, tmp_path / "goal")
+
+
+def test_pictures_of_several_sizes_are_refused(tmp_path: Path) -> None:
+    for side in (32, 80):
+        Image.fromarray(np.zeros((side, side, 3), np.uint8)).save(tmp_path / f"{side}.png")
+    warnings: list[str] = []
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    with pytest.raises(BadInput, match="several sizes"):
+        check_reward(resolve(load_task("cartpole", [])), tmp_path, warn=warnings.append)
+    assert "cannot be read: 1" in warnings[0]
 
 
 def test_goal_pictures_need_the_check(sightline: Callable[..., Finished], tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def check(recipe: Recipe, goal_pictures: Path | None = None) -> dict[str, Any]:
     """
     from sightline.lab.gate import REFUSED, check_reward
 
-    verdict = check_reward(for_control(recipe), goal_pictures)
+    verdict = check_reward(for_control(recipe), goal_pictures, warn=_print_warning)
     if verdict["verdict"] == REFUSED:
         raise BadInput(f"the reward fails the check: {verdict['reason']}; to train all the same leave out --check")
     return verdict

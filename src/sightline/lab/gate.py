@@ -22,17 +22,15 @@ from typing import Any
 import numpy as np
 
 from sightline.config.recipe import ControlRecipe
-from sightline.envs.frames import rgb_frame
-from sightline.envs.making import EnvMaker
-from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
+from sightline.errors import BadInput
 from sightline.evaluation.statistics import ranks
 from sightline.lab.contenders import Contender
 from sightline.lab.pictures import sorted_pictures
 from sightline.lab.scoring import ReadyReward, build_rewards, moved_by_a_pixel
-from sightline.lab.sources import random_play, state_sweep
+from sightline.lab.sources import Source, random_play, shown_goals, state_sweep
 from sightline.models.encoders import shared_encoders
-from sightline.rewards.base import RewardModel
+from sightline.rewards.base import Clip, RewardModel, RewardStream
 from sightline.rewards.config import reward_config
 
 NONSENSE = (
@@ -48,10 +46,12 @@ NONSENSE = (
 """Goals of the controls, which no simulator shows."""
 GOAL_PICTURES = 32
 OTHER_PICTURES = 128
+MOVED_PICTURES = 32
 EPISODES = 4
-"""Pictures that are compared, at most, and episodes of random play that the others are from."""
-SECONDS = 60.0
-"""Time after which no more pictures of random play are looked at."""
+"""Pictures that are compared, at most; those that are moved by a pixel; and episodes of random play that are played."""
+SECONDS = 50.0
+"""Time for playing, and time for reading pictures: a large model on a small machine reads fewer of them."""
+TIMED_PICTURES = 4
 LEAST_PICTURES = 4
 """Pictures of the goal below which nothing is said."""
 LEAST_AUROC = 0.9
@@ -70,12 +70,15 @@ class GatePictures:
     other: np.ndarray
 
 
-def check_reward(recipe: ControlRecipe, goal_pictures: Path | None = None, seed: int = 0) -> dict[str, Any]:
+def check_reward(
+    recipe: ControlRecipe, goal_pictures: Path | None = None, seed: int = 0, warn: Callable[[str], None] = print
+) -> dict[str, Any]:
     """Check the reward of a completed recipe; the result is plain data with `verdict` and `reason`.
 
     Args:
         goal_pictures: folder with pictures of the goal; None has the task draw them, if it can.
         seed: of what is drawn and played.
+        warn: is told of pictures that cannot be read, in a line.
 
     Raises:
         BadInput, RunFailed: the reward cannot be made, or the pictures not be read.
@@ -83,11 +86,11 @@ def check_reward(recipe: ControlRecipe, goal_pictures: Path | None = None, seed:
     began = time.monotonic()
     with shared_encoders():
         (ready,) = build_rewards([Contender("own", recipe)])
-        if "frames" not in ready.model.needs:
+        if ready.model.needs != {"frames"}:
             return _verdict(
-                UNKNOWN, f"reward.kind={recipe.reward.kind} looks at no pictures, so there is nothing to check"
+                UNKNOWN, f"reward.kind={recipe.reward.kind} is not of pictures alone, which is all that is checked"
             )
-        pictures = gather_pictures(ready, goal_pictures, seed)
+        pictures = gather_pictures(ready, goal_pictures, seed, warn)
         found = judge_pictures(ready.model, list(_controls(recipe)), pictures)
     return found | {"seconds": round(time.monotonic() - began, 1)}
 
@@ -95,60 +98,47 @@ def check_reward(recipe: ControlRecipe, goal_pictures: Path | None = None, seed:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def gather_pictures(ready: ReadyReward, folder: Path | None, seed: int) -> GatePictures:
+def gather_pictures(ready: ReadyReward, folder: Path | None, seed: int, warn: Callable[[str], None]) -> GatePictures:
     """Pictures of the goal and of random play, as small as the reward reads them."""
-    shrink = ready.model.shrink_frames
     task = find_task(ready.contender.recipe.env)
-    goal: list[np.ndarray] = []
+    own_goals: list[Source | None] = [shown_goals(task, GOAL_PICTURES, seed)]
     if folder is not None:
-        warnings: list[str] = []
-        source = sorted_pictures(folder, "--goal-pictures", True, warnings.append)
-        for episode in source.episodes(ready.make, shrink):
-            assert episode.frames is not None, "pictures"
-            goal += list(shrink(episode.frames))
-    elif task.show_goal is not None:
-        goal = _drawn(ready.make, task.show_goal, seed, shrink)
-    other: list[np.ndarray] = []
-    began = time.monotonic()
-    for episode in random_play(task, EPISODES, seed).episodes(ready.make, shrink):
-        assert episode.frames is not None, "it renders"
-        frames = episode.frames
-        success = np.zeros(len(frames), bool) if episode.success is None else episode.success
-        other += list(frames[~success])
-        # What random play happens to reach is as good as a picture that is drawn.
-        if folder is None and task.show_goal is None:
-            goal += list(frames[success])
-        if time.monotonic() - began > SECONDS:
-            break
-    sweep = state_sweep(task, seed)
-    if folder is None and task.show_goal is None and sweep is not None:
-        for episode in sweep.episodes(ready.make, shrink):
-            if episode.success is not None and episode.frames is not None:
-                goal += list(episode.frames[episode.success])
+        own_goals = [sorted_pictures(folder, "--goal-pictures", True, warn)]
+    elif own_goals == [None]:
+        # What is reached at random is as good as what is drawn.
+        own_goals = [state_sweep(task, seed), random_play(task, EPISODES, seed)]
+    goal = [frames for source in own_goals if source is not None for frames in _of(source, ready, True)]
+    other = list(_of(random_play(task, EPISODES, seed), ready, False))
     rng = np.random.default_rng(seed)
     return GatePictures(_some(goal, GOAL_PICTURES, rng), _some(other, OTHER_PICTURES, rng))
 
 
-def _drawn(
-    make: EnvMaker, show_goal: Callable[[Any, np.random.Generator], None], seed: int, shrink: Any
-) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    frames = []
-    env = make()
-    try:
-        for number in range(GOAL_PICTURES):
-            env.reset(seed=seed + number)
-            show_goal(env.unwrapped, rng)
-            frames.append(shrink(rgb_frame(env)[None])[0])
-    finally:
-        close_env(env)
-    return frames
+def _of(source: Source, ready: ReadyReward, success: bool) -> Iterator[np.ndarray]:
+    """Frames uint8[H, W, 3] of a source that are a success, or those that are none, as far as the time goes."""
+    shrink = ready.model.shrink_frames
+    deadline = time.monotonic() + SECONDS
+    for episode in source.episodes(ready.make, shrink):
+        frames = episode.frames
+        assert frames is not None, "a source of pictures"
+        if not source.plays:
+            frames = shrink(frames)
+        is_success = np.zeros(len(frames), bool) if episode.success is None else episode.success
+        yield from frames[is_success == success]
+        if time.monotonic() > deadline:
+            return
 
 
 def _some(frames: Sequence[np.ndarray], most: int, rng: np.random.Generator) -> np.ndarray:
-    """Some of the frames, uint8[M, H, W, 3]; none is an empty array."""
-    chosen = sorted(rng.permutation(len(frames))[:most])
-    return np.stack([frames[place] for place in chosen]) if chosen else np.zeros((0, 1, 1, 3), np.uint8)
+    """Some of the frames in an order drawn at random, uint8[M, H, W, 3]; none is an empty array.
+
+    Raises:
+        BadInput: they are of several sizes.
+    """
+    if not frames:
+        return np.zeros((0, 1, 1, 3), np.uint8)
+    if len({frame.shape for frame in frames}) > 1:
+        raise BadInput("--goal-pictures: the pictures are of several sizes; make them alike")
+    return np.stack([frames[place] for place in rng.permutation(len(frames))[:most]])
 
 
 # -- judgement ---------------------------------------------------------------------------------------------------------
@@ -172,34 +162,57 @@ def _controls(recipe: ControlRecipe) -> Iterator[tuple[str, RewardModel]]:
 def judge_pictures(
     model: RewardModel, controls: Sequence[tuple[str, RewardModel]], pictures: GatePictures
 ) -> dict[str, Any]:
-    """The verdict on a reward model, by its rewards of the pictures, and those of its controls."""
-    counts = {"goal_pictures": len(pictures.goal), "other_pictures": len(pictures.other)}
-    if not len(pictures.other):
+    """The verdict on a reward model, by its rewards of the pictures, and those of its controls.
+
+    Args:
+        controls: with their names; they score the features that the model embeds.
+    """
+    goal, other = _affordable(model, pictures)
+    counts = {"goal_pictures": len(goal), "other_pictures": len(other)}
+    if not len(other):
         return _verdict(UNKNOWN, "random play has no picture beside the goal's", **counts)
-    other = model(pictures.other)
-    if np.ptp(other) == 0 and len(other) > 1:
+    names = [name for name, _ in controls]
+    models = [model, *(control for _, control in controls)]
+    of_other = _rewards(models, other)
+    if np.ptp(of_other[0]) == 0 and len(other) > 1:
         return _verdict(REFUSED, f"the reward is the same for all {len(other)} pictures of random play", **counts)
-    if len(pictures.goal) < LEAST_PICTURES:
+    if len(goal) < LEAST_PICTURES:
         reason = (
-            f"there are {len(pictures.goal)} pictures of the goal, and {LEAST_PICTURES} are needed; give some by "
+            f"there are {len(goal)} pictures of the goal, and {LEAST_PICTURES} are needed; give some by "
             "--goal-pictures DIR"
         )
         return _verdict(UNKNOWN, reason, **counts)
-    goal = model(pictures.goal)
-    margin = float(goal.mean() - other.mean())
-    auroc = _auroc(goal, other)
-    margins = {
-        name: float(control(pictures.goal).mean() - control(pictures.other).mean()) for name, control in controls
-    }
-    noise = float(np.median(np.abs(model(moved_by_a_pixel(pictures.other)) - other)))
-    numbers: dict[str, Any] = {
-        **counts,
-        "margin": margin,
-        "auroc": auroc,
-        "noise": noise,
-        "controls": margins,
-    }
-    return _verdict(*_judged(margin, auroc, noise, margins), **numbers)
+    of_goal = _rewards(models, goal)
+    # The reward's own margin, and then those of its controls.
+    margin, *of_controls = (of_goal.mean(axis=1) - of_other.mean(axis=1)).tolist()
+    margins = dict(zip(names, of_controls, strict=True))
+    auroc = _auroc(of_goal[0], of_other[0])
+    of_moved = _rewards([model], moved_by_a_pixel(other[:MOVED_PICTURES]))[0]
+    noise = float(np.median(np.abs(of_moved - of_other[0, :MOVED_PICTURES])))
+    numbers = {"margin": margin, "auroc": auroc, "noise": noise, "controls": margins}
+    return _verdict(*_judged(margin, auroc, noise, margins), **counts, **numbers)
+
+
+def _affordable(model: RewardModel, pictures: GatePictures) -> tuple[np.ndarray, np.ndarray]:
+    """As many pictures as the model can read in time, of the goal and of random play."""
+    sample = pictures.other[:TIMED_PICTURES]
+    if not len(sample):
+        return pictures.goal, pictures.other
+    model(sample[:1])  # the first call of a model takes longer
+    began = time.monotonic()
+    model(sample)
+    seconds = (time.monotonic() - began) / len(sample)
+    share = min(1.0, SECONDS / (seconds * (GOAL_PICTURES + OTHER_PICTURES + MOVED_PICTURES)))
+    goals = max(LEAST_PICTURES, round(share * len(pictures.goal)))
+    others = max(LEAST_PICTURES, round(share * len(pictures.other)))
+    return pictures.goal[:goals], pictures.other[:others]
+
+
+def _rewards(models: Sequence[RewardModel], frames: np.ndarray) -> np.ndarray:
+    """float32[models, N] rewards of N frames by models that score the features of the first."""
+    clip = Clip.of_states(frozenset({"frames"}), frames)
+    features = RewardStream(models[0]).embed(clip)
+    return np.stack([RewardStream(model).score(features, clip)[0] for model in models])
 
 
 def _judged(margin: float, auroc: float, noise: float, margins: dict[str, float]) -> tuple[str, str]:

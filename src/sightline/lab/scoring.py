@@ -23,6 +23,7 @@ from sightline.envs.stepping import Shrink, close_env
 from sightline.errors import BadInput, RunFailed
 from sightline.lab.contenders import Contender
 from sightline.lab.features import FeatureStore
+from sightline.lab.frame_file import FrameFile
 from sightline.lab.measures.table import ScoredFrames
 from sightline.lab.sources import Source
 from sightline.models.encoders import shared_encoders
@@ -160,11 +161,13 @@ def score(
     store: FeatureStore,
     show: Callable[[str, int], None] = lambda source, frames: None,
     variants: bool = True,
+    shown: FrameFile | None = None,
 ) -> LabScores:
     """Score every frame of all sources by every reward.
 
     Args:
         variants: score frames as well as they are not; see `VARIANTS`.
+        shown: is given all frames, as the first reward reads them, for those that will be shown.
         show: is told which source is read, and the number of frames so far.
 
     Raises:
@@ -186,6 +189,8 @@ def score(
                 clip = _clip(episode, source, begins, shrink)
                 for scorer in scorers:
                     scorer.add(clip, begins)
+                if shown is not None and frames is None and clip.frames is not None:
+                    shown.append(to_numpy(clip.frames)[:, 0])
                 facts.add(episode, source, len(clip.first), begins)
                 show(source.name, facts.count)
                 begins = not source.joined
