@@ -168,7 +168,7 @@ def judge_pictures(
         controls: with their names; they score the features that the model embeds.
     """
     goal, other = _affordable(model, pictures)
-    counts = {"goal_pictures": len(goal), "other_pictures": len(other)}
+    counts: dict[str, Any] = {"goal_pictures": len(goal), "other_pictures": len(other)}
     if not len(other):
         return _verdict(UNKNOWN, "random play has no picture beside the goal's", **counts)
     names = [name for name, _ in controls]
@@ -189,8 +189,9 @@ def judge_pictures(
     auroc = _auroc(of_goal[0], of_other[0])
     of_moved = _rewards([model], moved_by_a_pixel(other[:MOVED_PICTURES]))[0]
     noise = float(np.median(np.abs(of_moved - of_other[0, :MOVED_PICTURES])))
-    numbers = {"margin": margin, "auroc": auroc, "noise": noise, "controls": margins}
-    return _verdict(*_judged(margin, auroc, noise, margins), **counts, **numbers)
+    numbers = counts | {"margin": margin, "auroc": auroc, "noise": noise, "controls": margins}
+    verdict, reason = _judged(margin, auroc, noise, margins)
+    return _verdict(verdict, reason, **numbers)
 
 
 def _affordable(model: RewardModel, pictures: GatePictures) -> tuple[np.ndarray, np.ndarray]:
