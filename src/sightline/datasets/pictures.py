@@ -1,0 +1,275 @@
+"""Data sets of pictures: a PNG file for each state, and a table that says what was done and what came of it.
+
+    unlabelled_data.csv      a row for each state; its first columns are those of vlmrm
+    dataset.csv              the same with a column `human_label`, once people have labelled it
+    img/NAME_3_17.png        the frame that step 17 of episode 3 led to; step -1 is the reset
+
+Columns: checkpoint, rollout, step, image_file_name, obs_0 …, action (or action_0 …), reward, success, ended,
+instruction, seed, fps, episode_success, reward.NAME …, human_label. Only the first four have to be there, as in vlmrm's
+own tables. An episode is whole once its last row says how it `ended`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sightline.datasets.stored import StoredEpisode, row_numbers
+from sightline.errors import BadInput, Damaged, RunFailed, SightlineWarning
+from sightline.images import encode_png, file_within, read_image
+
+UNLABELLED = "unlabelled_data.csv"
+LABELLED = "dataset.csv"
+IMAGES = "img"
+KEYS = ("checkpoint", "rollout", "step", "image_file_name")
+"""Columns of every table."""
+RESET = -1
+"""Step of the state before the first step."""
+_TRUE = ("1", "1.0", "True", "true")
+
+
+class PictureWriter:
+    """Writer of a data set of pictures.
+
+    Args:
+        folder: new, or empty.
+
+    Raises:
+        BadInput: the folder holds something.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(f"'{folder}' is there already; name a folder that is new or empty")
+        self.folder = folder
+        self.episodes = 0
+        """Episodes that are finished."""
+        self._columns: list[str] = []
+
+    def __enter__(self) -> PictureWriter:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def add(self, episode: StoredEpisode) -> None:
+        """Write one more episode: its pictures, and then its rows at once.
+
+        Raises:
+            BadInput: it has no frames, or holds other things than the first episode did.
+            RunFailed: it cannot be written.
+        """
+        if episode.frames is None:
+            raise BadInput("a data set of pictures needs frames, and this episode has none")
+        rows = _rows(episode, self.episodes)
+        columns = list(rows[-1])
+        if self._columns and columns != self._columns:
+            (name, *_) = set(columns) ^ set(self._columns)
+            raise BadInput(f"episode {episode.index}: only some of the episodes have {name}")
+        try:
+            images = self.folder / IMAGES
+            images.mkdir(parents=True, exist_ok=True)
+            frames = [*([] if episode.reset_frame is None else [episode.reset_frame]), *episode.frames]
+            for row, frame in zip(rows, frames, strict=True):
+                (images / row["image_file_name"]).write_bytes(encode_png(frame, compress_level=1))
+            text = io.StringIO()
+            table = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+            if not self._columns:
+                table.writeheader()
+            table.writerows(rows)
+            with (self.folder / UNLABELLED).open("ab") as file:
+                file.write(text.getvalue().encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise RunFailed(f"'{self.folder}' cannot be written: {error.strerror or error}") from error
+        self._columns = columns
+        self.episodes += 1
+
+    def close(self) -> None:
+        """Nothing is left to be done: every episode was finished by itself."""
+
+
+def _rows(episode: StoredEpisode, number: int) -> list[dict[str, Any]]:
+    """The rows of an episode; that of the reset comes first, where its frame is known."""
+    checkpoint = re.sub(r"[^A-Za-z0-9.-]+", "-", episode.source) or "episode"
+    steps = episode.steps
+    states = row_numbers(episode.states, "states")
+    actions = row_numbers(episode.actions, "actions")
+    rows: list[dict[str, Any]] = []
+    for step in range(RESET if episode.reset_frame is not None else 0, steps):
+        state: Any = None
+        if states is not None:
+            state = episode.reset_state if step == RESET else states[step]
+        row: dict[str, Any] = {
+            "checkpoint": checkpoint,
+            "rollout": number,
+            "step": step,
+            "image_file_name": f"{checkpoint}_{number}_{step}.png",
+            **_numbered("obs", state, always=True),
+        }
+        if step != RESET:
+            row |= _numbered("action", None if actions is None else actions[step])
+            if episode.env_reward is not None:
+                row["reward"] = episode.env_reward[step]
+            if episode.success is not None:
+                row["success"] = int(episode.success[step])
+            row["ended"] = ""
+            if step == steps - 1:
+                row["ended"] = "terminated" if episode.terminated else "truncated"
+        row |= {"instruction": episode.instruction or "", "seed": episode.seed, "fps": episode.fps}
+        row["episode_success"] = "" if episode.succeeded is None else int(episode.succeeded)
+        for name, rewards in episode.rewards.items():
+            row[f"reward.{name}"] = episode.reset_rewards.get(name, "") if step == RESET else rewards[step]
+        rows.append(row)
+    return rows
+
+
+def _numbered(name: str, values: Any, always: bool = False) -> dict[str, Any]:
+    """Columns of a step's values: `name_0` and so on, or `name` alone for a single one."""
+    if values is None:
+        return {}
+    values = np.asarray(values)
+    if values.ndim == 0 and not always:
+        return {name: values.item()}
+    return {f"{name}_{place}": value for place, value in enumerate(values.reshape(-1))}
+
+
+def read_pictures(folder: Path, frames: bool = True) -> Iterator[StoredEpisode]:
+    """Read the episodes of a data set of pictures, ours or vlmrm's, one in memory at a time.
+
+    Args:
+        frames: False leaves them out.
+
+    Raises:
+        BadInput: at the first episode, if there is no table or it lacks one of the first columns.
+        Damaged: where a row or a picture is.
+    """
+    file = table_of(folder)
+    if file is None:
+        raise BadInput(f"'{folder}' holds neither {LABELLED} nor {UNLABELLED}")
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            table = csv.DictReader(opened)
+            absent = [name for name in KEYS if name not in (table.fieldnames or ())]
+            if absent:
+                raise BadInput(f"'{file}' has no column {absent[0]}")
+            episodes = itertools.groupby(table, key=lambda row: (row["checkpoint"], row["rollout"]))
+            for number, ((checkpoint, _), rows) in enumerate(episodes):
+                episode = _read_episode(folder, f"{file}", checkpoint, number, list(rows), frames)
+                if episode is not None:
+                    yield episode
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise Damaged(f"'{file}' cannot be read: {' '.join(str(error).split())[:120]}") from error
+
+
+def table_of(folder: Path) -> Path | None:
+    """The table of a data set of pictures, the one with labels if there is one; None where there is none."""
+    for name in (LABELLED, UNLABELLED):
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def _read_episode(
+    folder: Path, where: str, checkpoint: str, number: int, rows: Sequence[dict[str, Any]], with_frames: bool
+) -> StoredEpisode | None:
+    """The episode of its rows; None with a warning where it was cut off."""
+    where = f"episode {number} of '{where}'"
+    last = rows[-1]
+    if None in last.values() or last.get("ended") == "":
+        warnings.warn(f"{where} was cut off, and is left out", SightlineWarning, stacklevel=2)
+        return None
+    steps = [_number(row["step"], "step", where) for row in rows]
+    if steps != list(range(int(steps[0]), int(steps[0]) + len(steps))):
+        raise Damaged(f"the rows of {where} are not in the order of its steps")
+    frames = _read_frames(folder, rows, where) if with_frames else None
+    states = _columns(rows, "obs", where)
+    has_reset = steps[0] == RESET
+    played = rows[1:] if has_reset else rows
+    rewards: dict[str, np.ndarray] = {}
+    reset_rewards: dict[str, float] = {}
+    for name in (name for name in last if name.startswith("reward.")):
+        values = _column(rows, name, where)
+        rewards[name.removeprefix("reward.")] = values[-len(played) :]
+        if has_reset and math.isfinite(values[0]):
+            reset_rewards[name.removeprefix("reward.")] = float(values[0])
+    actions = _columns(played, "action", where)
+    return StoredEpisode(
+        source=checkpoint,
+        frames=frames if frames is None else frames[-len(played) :],
+        reset_frame=frames[0] if frames is not None and has_reset else None,
+        states=states if states is None else states[-len(played) :],
+        reset_state=states[0] if states is not None and has_reset else None,
+        actions=actions,
+        env_reward=_column(played, "reward", where) if "reward" in last else None,
+        success=_flags(played, "success") if "success" in last else None,
+        terminated=last.get("ended") == "terminated",
+        instruction=last.get("instruction") or None,
+        seed=int(_number(last["seed"], "seed", where)) if last.get("seed") else None,
+        fps=_number(last["fps"], "fps", where) if last.get("fps") else None,
+        index=number,
+        succeeded=last["episode_success"] in _TRUE if last.get("episode_success") else None,
+        rewards=rewards,
+        reset_rewards=reset_rewards,
+        human=_column(played, "human_label", where) if "human_label" in last else None,
+    )
+
+
+def _read_frames(folder: Path, rows: Sequence[dict[str, Any]], where: str) -> np.ndarray:
+    """uint8[N, H, W, 3] of the pictures that rows name, beside the table or in `img/`."""
+    frames: np.ndarray | None = None
+    for place, row in enumerate(rows):
+        name = row["image_file_name"]
+        file = file_within(folder, f"{IMAGES}/{name}") or file_within(folder, name)
+        if file is None:
+            raise Damaged(f"{where}: there is no picture '{name[:120]}'")
+        frame = read_image(file)
+        if frames is None:
+            frames = np.empty((len(rows), *frame.shape), np.uint8)
+        if frame.shape != frames.shape[1:]:
+            raise Damaged(f"{where} has pictures of several sizes")
+        frames[place] = frame
+    assert frames is not None, "an episode has rows"
+    return frames
+
+
+def _columns(rows: Sequence[dict[str, Any]], name: str, where: str) -> np.ndarray | None:
+    """[N] of a column, or [N, D] of numbered ones: int64 if all are whole numbers without a point, else float32."""
+    names = sorted(
+        (one for one in rows[-1] if re.fullmatch(rf"{name}_\d+", one)), key=lambda one: int(one[len(name) + 1 :])
+    )
+    if not names and name not in rows[-1]:
+        return None
+    table = [[row[one] for one in names or [name]] for row in rows]
+    if name == "action" and all(re.fullmatch(r"-?\d+", cell or "") for cells in table for cell in cells):
+        array = np.array(table, np.int64)
+    else:
+        array = np.array([[_number(cell, name, where) for cell in cells] for cells in table], np.float32)
+    return array if names else array[:, 0]
+
+
+def _column(rows: Sequence[dict[str, Any]], name: str, where: str) -> np.ndarray:
+    """float32[N] of a column, NaN where a cell is empty."""
+    return np.array([_number(row[name], name, where) if row[name] else math.nan for row in rows], np.float32)
+
+
+def _flags(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+    return np.array([row[name] in _TRUE for row in rows], bool)
+
+
+def _number(cell: Any, name: str, where: str) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        raise Damaged(f"{where}: {name} is {str(cell)[:40]!r}, which is no number") from None

@@ -1,0 +1,35 @@
+"""Read a data set, whichever of the known layouts it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sightline.datasets import lerobot_layout as layout
+from sightline.datasets.lerobot import read_lerobot
+from sightline.datasets.pictures import LABELLED, UNLABELLED, read_pictures, table_of
+from sightline.datasets.stored import StoredEpisode
+from sightline.errors import BadInput
+
+
+def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -> Iterator[StoredEpisode]:
+    """Read the episodes of a data set, one in memory at a time.
+
+    Args:
+        folder: of a LeRobotDataset v3, or of pictures with a table.
+        camera: which of several; of a LeRobotDataset alone.
+        frames: False leaves them out.
+
+    Raises:
+        BadInput: at once, where the folder is no data set; and as the reader of its layout says.
+    """
+    if (folder / layout.INFO).is_file() or (folder / layout.WRITING).is_dir():
+        return read_lerobot(folder, camera, frames)
+    if table_of(folder) is not None:
+        return read_pictures(folder, frames)
+    if not folder.is_dir():
+        raise BadInput(f"there is no folder '{folder}'")
+    raise BadInput(
+        f"'{folder}' is no data set that is known: it holds neither {layout.INFO} (LeRobot) nor {LABELLED} or "
+        f"{UNLABELLED} (pictures)"
+    )

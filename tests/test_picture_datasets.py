@@ -1,0 +1,133 @@
+"""Data sets of pictures: written, read, cut off, damaged, and made by vlmrm."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sightline.datasets.pictures import PictureWriter, read_pictures
+from sightline.datasets.reading import read_dataset
+from sightline.datasets.stored import StoredEpisode
+from sightline.errors import BadInput, SightlineWarning
+from small_datasets import check_same, small_episode, smooth_frames
+
+
+def write(folder: Path, episodes: list[StoredEpisode]) -> Path:
+    with PictureWriter(folder) as writer:
+        for episode in episodes:
+            writer.add(episode)
+    return folder
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(BadInput) as caught:
+        list(read_dataset(folder))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    episodes = [small_episode(number, 3 + number) for number in range(3)]
+    folder = write(tmp_path / "set", episodes)
+    for read, episode in zip(read_dataset(folder), episodes, strict=True):
+        check_same(read, episode)
+
+
+def test_actions_of_any_width_and_what_is_unknown(tmp_path: Path) -> None:
+    actions = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    bare = small_episode(
+        **dict.fromkeys(("reset_frame", "states", "reset_state", "env_reward", "success", "succeeded", "seed", "fps")),
+        actions=actions,
+        rewards={},
+        reset_rewards={},
+    )
+    (read,) = read_pictures(write(tmp_path / "set", [bare]))
+    check_same(read, bare)
+    assert read.actions is not None and read.actions.dtype == np.float32
+
+
+def test_rows_are_those_of_vlmrm(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode(source="best of 4/2")])
+    with (folder / "unlabelled_data.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:7] == ["checkpoint", "rollout", "step", "image_file_name", "obs_0", "obs_1", "obs_2"]
+    assert [row["step"] for row in rows] == ["-1", "0", "1", "2", "3"]
+    assert rows[2]["image_file_name"] == "best-of-4-2_0_1.png"
+    episode = small_episode()
+    assert episode.frames is not None and episode.states is not None
+    assert np.array_equal(np.asarray(Image.open(folder / "img" / rows[2]["image_file_name"])), episode.frames[1])
+    assert np.float32(rows[2]["obs_1"]) == episode.states[1, 1]
+
+
+def test_a_table_of_vlmrm_with_labels_is_read(tmp_path: Path) -> None:
+    frames = smooth_frames(4, 0)
+    lines = ["checkpoint,rollout,step,image_file_name,obs_0,obs_1,human_label"]
+    (tmp_path / "img").mkdir()
+    for place, (rollout, step, label) in enumerate([(0, 0, "1.0"), (0, 1, ""), (1, 0, "0.0"), (1, 1, "0.5")]):
+        name = f"m_{rollout}_{step}.png"
+        Image.fromarray(frames[place]).save(tmp_path / "img" / name)
+        lines.append(f"m,{rollout},{step},{name},{place},0.5,{label}")
+    (tmp_path / "dataset.csv").write_text("\n".join(lines) + "\n")
+    first, second = read_dataset(tmp_path)
+    assert first.frames is not None and np.array_equal(first.frames, frames[:2])
+    assert first.reset_frame is None and second.states is not None
+    assert second.states.tolist() == [[2.0, 0.5], [3.0, 0.5]]
+    assert first.human is not None and second.human is not None
+    assert np.array_equal(first.human, [1, np.nan], equal_nan=True) and second.human.tolist() == [0.0, 0.5]
+
+
+def test_an_episode_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode(0), small_episode(1)])
+    table = folder / "unlabelled_data.csv"
+    whole = table.read_text().splitlines(keepends=True)
+    for text in ("".join(whole[:-1]), "".join(whole)[:-60]):  # between two rows, and within one
+        table.write_text(text)
+        with pytest.warns(SightlineWarning, match="episode 1 .* was cut off"):
+            (read,) = read_pictures(folder)
+        check_same(read, small_episode(0))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: text.replace("step,", "when,", 1), "has no column step"),
+        (lambda text: text.replace("random_0_2.png", "../elsewhere.png"), "there is no picture '../elsewhere.png'"),
+        (lambda text: text.replace("random,0,1,", "random,0,7,"), "are not in the order of its steps"),
+        (lambda text: text.replace("random,0,1,", "random,0,one,"), "step is 'one', which is no number"),
+    ],
+)
+def test_damaged_tables(change: Any, reason: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode()])
+    table = folder / "unlabelled_data.csv"
+    table.write_text(change(table.read_text()))
+    assert reason in refusal(folder)
+
+
+def test_damaged_pictures(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode()])
+    picture = folder / "img" / "random_0_1.png"
+    Image.fromarray(smooth_frames(1, 0, 8, 8)[0]).save(picture)
+    assert "has pictures of several sizes" in refusal(folder)
+    picture.write_bytes(b"no picture")
+    assert "cannot be read as a picture" in refusal(folder)
+
+
+def test_what_makes_no_table_is_refused(tmp_path: Path) -> None:
+    writer = PictureWriter(tmp_path / "set")
+    with pytest.raises(BadInput, match="needs frames"):
+        writer.add(small_episode(frames=None))
+    writer.add(small_episode())
+    with pytest.raises(BadInput, match="only some of the episodes have success"):
+        writer.add(small_episode(success=None))
+    with pytest.raises(BadInput, match="is there already"):
+        PictureWriter(tmp_path / "set")
+
+
+def test_no_data_set(tmp_path: Path) -> None:
+    assert "holds neither meta/info.json (LeRobot) nor dataset.csv" in refusal(tmp_path)
+    assert refusal(tmp_path / "none") == f"there is no folder '{tmp_path / 'none'}'"
