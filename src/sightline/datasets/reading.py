@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sightline.datasets import lerobot_layout as layout
 from sightline.datasets.lerobot import read_lerobot
+from sightline.datasets.minari import FILE, minari_folder, read_minari
 from sightline.datasets.pictures import LABELLED, UNLABELLED, read_pictures, table_of
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput
@@ -16,8 +17,8 @@ def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -
     """Read the episodes of a data set, one in memory at a time.
 
     Args:
-        folder: of a LeRobotDataset v3, or of pictures with a table.
-        camera: which of several; of a LeRobotDataset alone.
+        folder: of a LeRobotDataset v3, of Minari, or of pictures with a table.
+        camera: which of several; pictures with a table have one.
         frames: False leaves them out.
 
     Raises:
@@ -27,9 +28,11 @@ def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -
         return read_lerobot(folder, camera, frames)
     if table_of(folder) is not None:
         return read_pictures(folder, frames)
+    if minari_folder(folder) is not None:
+        return read_minari(folder, camera, frames)
     if not folder.is_dir():
         raise BadInput(f"there is no folder '{folder}'")
     raise BadInput(
         f"'{folder}' is no data set that is known: it holds neither {layout.INFO} (LeRobot) nor {LABELLED} or "
-        f"{UNLABELLED} (pictures)"
+        f"{UNLABELLED} (pictures) nor data/{FILE} (Minari)"
     )
