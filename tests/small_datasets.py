@@ -14,9 +14,9 @@ def smooth_frames(count: int, number: int, height: int = 32, width: int = 48) ->
     rows, columns = np.mgrid[:height, :width]
     frames = np.zeros((count, height, width, 3))
     for step in range(count):
-        frames[step, ..., 0] = 60 + 120 * rows / height
+        frames[step, ..., 0] = 60 + 5 * number + 120 * rows / height
         frames[step, ..., 1] = 60 + 120 * columns / width
-        frames[step, ..., 2] = 20 * ((step * 5 + number * 3) % 11)
+        frames[step, ..., 2] = 20 * (step * 5 % 11)
     return frames.astype(np.uint8)
 
 

@@ -43,6 +43,7 @@ _EXTRAS = {
     "peft": "lora",
     "bitsandbytes": "quantised",
     "vllm": "vllm",
+    "h5py": "datasets",
     "pyarrow": "labels",
     "wandb": "wandb",
 }

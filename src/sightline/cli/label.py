@@ -336,11 +336,32 @@ def show_prompt(
 
 @label.command()
 def serve(
-    path: Annotated[Path, typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store; with --ask success a data set."),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
     name: Annotated[str, typer.Option(help="Your name, recorded with your answers.")] = "human",
+    ask: Annotated[
+        str | None, typer.Option(help="success: whether the goal is reached, in frames of a data set.")
+    ] = None,
+    questions: Annotated[int, typer.Option(min=1, help="With --ask: how many, besides those that come twice.")] = 100,
+    episodes: Annotated[bool, typer.Option("--episodes", help="With --ask: whole episodes instead of frames.")] = False,
+    goal: Annotated[str | None, typer.Option(help="With --ask: the goal, instead of each episode's sentence.")] = None,
+    camera: Annotated[str | None, typer.Option(help="With --ask: which of several cameras.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="With --ask: of the choice and order of questions.")] = 0,
 ) -> None:
-    """Open the label page, where people answer a run's questions: sightline label serve runs/… --name anna"""
-    from sightline.teachers.page import serve as serve_page
+    """Open the label page, where people answer a run's questions: sightline label serve runs/… --name anna
 
-    serve_page(path, name, port, typer.echo)
+    With --ask success they say of frames or episodes of a data set (sightline collect) whether the goal is reached.
+    They see no reward; a tenth comes twice; several people answer the same questions, each with --name.
+    """
+    from sightline.teachers.page import serve as serve_page
+    from sightline.teachers.success import serve_success
+
+    if ask is None:
+        serve_page(path, name, port, typer.echo)
+        return
+    if ask != "success":
+        raise BadInput(f"--ask '{ask[:40]}': only success is asked; leave it out for the questions of a run")
+    serve_success(path, name, port, typer.echo, questions, episodes, goal, camera, seed)

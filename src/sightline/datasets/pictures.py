@@ -18,7 +18,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import numpy as np
 from sightline.datasets.stored import StoredEpisode, row_numbers
 from sightline.errors import BadInput, Damaged, RunFailed, SightlineWarning
 from sightline.images import encode_png, file_within, read_image
+from sightline.runs.files import write_atomically
 
 UNLABELLED = "unlabelled_data.csv"
 LABELLED = "dataset.csv"
@@ -164,13 +165,38 @@ def read_pictures(folder: Path, frames: bool = True) -> Iterator[StoredEpisode]:
             absent = [name for name in KEYS if name not in (table.fieldnames or ())]
             if absent:
                 raise BadInput(f"'{file}' has no column {absent[0]}")
-            episodes = itertools.groupby(table, key=lambda row: (row["checkpoint"], row["rollout"]))
+            episodes = itertools.groupby(table, key=_episode_of)
             for number, ((checkpoint, _), rows) in enumerate(episodes):
                 episode = _read_episode(folder, f"{file}", checkpoint, number, list(rows), frames)
                 if episode is not None:
                     yield episode
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Damaged(f"'{file}' cannot be read: {' '.join(str(error).split())[:120]}") from error
+
+
+def write_labelled_table(folder: Path, labels: Mapping[tuple[int, int], float]) -> None:
+    """Write `dataset.csv`: the table with a column `human_label`, empty where nobody says.
+
+    Args:
+        labels: (episode, step) -> the label; episodes are counted in the order of the table.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    text = io.StringIO()
+    with (folder / UNLABELLED).open(encoding="utf-8", newline="") as opened:
+        table = csv.DictReader(opened)
+        labelled = csv.DictWriter(text, [*(table.fieldnames or ()), "human_label"], lineterminator="\n")
+        labelled.writeheader()
+        for number, (_, rows) in enumerate(itertools.groupby(table, key=_episode_of)):
+            for row in rows:
+                labelled.writerow(row | {"human_label": labels.get((number, int(row["step"])), "")})
+    write_atomically(folder / LABELLED, text.getvalue().encode())
+
+
+def _episode_of(row: dict[str, Any]) -> tuple[str, str]:
+    """What tells the episodes of a table apart."""
+    return row["checkpoint"], row["rollout"]
 
 
 def table_of(folder: Path) -> Path | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sightline.datasets import lerobot_layout as layout
+from sightline.datasets.human_labels import read_human_labels, with_human_labels
 from sightline.datasets.lerobot import read_lerobot
 from sightline.datasets.minari import FILE, minari_folder, read_minari
 from sightline.datasets.pictures import LABELLED, UNLABELLED, read_pictures, table_of
@@ -14,7 +15,7 @@ from sightline.errors import BadInput
 
 
 def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -> Iterator[StoredEpisode]:
-    """Read the episodes of a data set, one in memory at a time.
+    """Read the episodes of a data set, one in memory at a time, with what people said of them.
 
     Args:
         folder: of a LeRobotDataset v3, of Minari, or of pictures with a table.
@@ -24,6 +25,13 @@ def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -
     Raises:
         BadInput: at once, where the folder is no data set; and as the reader of its layout says.
     """
+    episodes = _read(folder, camera, frames)
+    labels = read_human_labels(folder)
+    return with_human_labels(episodes, labels) if labels else episodes
+
+
+def _read(folder: Path, camera: str | None, frames: bool) -> Iterator[StoredEpisode]:
+    """The same without what people said."""
     if (folder / layout.INFO).is_file() or (folder / layout.WRITING).is_dir():
         return read_lerobot(folder, camera, frames)
     if table_of(folder) is not None:

@@ -610,24 +610,31 @@ class LabelStore:
                 ).fetchall()
         return [_waiting_question(row) for row in rows]
 
-    def first_waiting(self, besides: Collection[str] = ()) -> WaitingQuestion | None:
+    def first_waiting(self, besides: Collection[str] = (), signatures: Collection[str] = ()) -> WaitingQuestion | None:
         """The question that has waited longest, besides those with these keys; None if there is none.
 
         A queue may hold thousands, and a page polls it: so the others are not read.
+
+        Args:
+            signatures: of teachers, whose questions alone count; of all if empty.
         """
+        is_theirs, listed = _of_signatures(signatures)
         with self._reading():
             row = self._database.execute(
-                f"SELECT * FROM waiting WHERE key NOT IN {_LISTED} ORDER BY position, rowid LIMIT 1",
-                (json.dumps(list(besides)),),
+                f"SELECT * FROM waiting WHERE key NOT IN {_LISTED} {is_theirs} ORDER BY position, rowid LIMIT 1",
+                (json.dumps(list(besides)), *listed),
             ).fetchone()
         if row is None:
             return None
         return _waiting_question(row)
 
-    def count_waiting(self) -> int:
-        """Number of questions that wait for people."""
+    def count_waiting(self, signatures: Collection[str] = ()) -> int:
+        """Number of questions that wait for people: of the teachers with these signatures, or of all."""
+        is_theirs, listed = _of_signatures(signatures)
         with self._reading():
-            (count,) = self._database.execute("SELECT COUNT(*) FROM waiting").fetchone()
+            # Counted by SQLite without a look at each row, unless some of them are meant.
+            where = is_theirs.replace("AND", "WHERE")
+            (count,) = self._database.execute(f"SELECT COUNT(*) FROM waiting {where}", listed).fetchone()
         return int(count)
 
     def load_question(self, waiting: WaitingQuestion) -> Question:
@@ -899,6 +906,14 @@ def _stored_label(
 def _goal_of_json(text: str) -> tuple[str, ...]:
     """Goal of a label; most labels of a store have the same."""
     return tuple(json.loads(text))
+
+
+def _of_signatures(signatures: Collection[str]) -> tuple[str, list[str]]:
+    """Part of a query that leaves only questions to teachers with these signatures, and its parameter; both empty for
+    all."""
+    if not signatures:
+        return "", []
+    return f"AND signature IN {_LISTED}", [json.dumps(list(signatures))]
 
 
 def _waiting_question(row: sqlite3.Row) -> WaitingQuestion:

@@ -14,7 +14,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
@@ -57,9 +57,30 @@ def serve(path: Path, who: str, port: int, say: Callable[[str], None]) -> None:
     Raises:
         BadInput: there is no such store, the name is empty, or the port is taken.
     """
+    check_person(who)
+    with LabelStore(existing_store(path)) as store:
+        serve_store(store, who, port, say)
+
+
+def check_person(who: str) -> None:
+    """Refuse the name of a person that is none.
+
+    Raises:
+        BadInput: it is empty.
+    """
     if not who.strip():
         raise BadInput("--name is empty; say yours, for it is recorded with your answers")
-    with LabelStore(existing_store(path)) as store, PageServer(store, who, port) as server:
+
+
+def serve_store(
+    store: LabelStore, who: str, port: int, say: Callable[[str], None], signatures: Collection[str] = ()
+) -> None:
+    """Serve the label page of an open store until Ctrl-C; see `serve`.
+
+    Args:
+        signatures: of the teachers whose questions are shown; of all if empty.
+    """
+    with PageServer(store, who, port, signatures) as server:
         say(f"label page: {server.address} (Ctrl-C ends it)")
         try:
             server.serve_forever(poll_interval=0.2)
@@ -85,8 +106,8 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, store: LabelStore, who: str, port: int) -> None:
-        self.queue = LabelQueue(store, who)
+    def __init__(self, store: LabelStore, who: str, port: int, signatures: Collection[str] = ()) -> None:
+        self.queue = LabelQueue(store, who, signatures)
         self.token = secrets.token_hex(16)
         self.key = secrets.token_urlsafe(24)
         self.template = (resources.files("sightline.teachers") / "templates" / "label_page.html").read_text("utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from sightline.labels.types import Answer, Outcome, RecordedTeacher, preference
 
 LEASE = 90.0
 """Lease time in seconds of a question that a tab shows; even a page in the background renews it earlier."""
+SUCCESS = "success "
+"""Beginning of the signature of whoever is asked whether the goal is reached, on two levels: 0 not, 1 reached."""
 LONGEST = 24 * 3600.0
 """Maximum plausible time for one answer, in seconds; longer times are cut to this."""
 
@@ -46,11 +49,13 @@ class LabelQueue:
     Args:
         store: the label store with the waiting questions.
         who: the person's name, recorded with each answer.
+        signatures: of the teachers whose questions are handed out; of all if empty.
     """
 
-    def __init__(self, store: LabelStore, who: str) -> None:
+    def __init__(self, store: LabelStore, who: str, signatures: Collection[str] = ()) -> None:
         self.store = store
         self.who = who
+        self._signatures = signatures
         self._lock = threading.RLock()
         self._leases: dict[str, _QuestionLease] = {}
         """Key of a question -> its lease."""
@@ -159,7 +164,8 @@ class LabelQueue:
         if own_questions:
             return own_questions[0]
         shown_elsewhere = [key for key, lease in self._leases.items() if lease.tab != tab]
-        return self.store.first_waiting(besides=shown_elsewhere) or self.store.first_waiting()
+        shown_nowhere = self.store.first_waiting(shown_elsewhere, self._signatures)
+        return shown_nowhere or self.store.first_waiting(signatures=self._signatures)
 
     def _forget_leases(self, tab: str) -> None:
         """Forget leases that are over, or whose questions wait no more; a tab keeps its first only."""
@@ -183,6 +189,7 @@ class LabelQueue:
             "kind": waiting.kind,
             "goal": waiting.goal,
             "levels": waiting.levels,
+            "success": waiting.signature.startswith(SUCCESS),
             "segments": addresses,
         }
 
@@ -193,7 +200,7 @@ class LabelQueue:
             mean_seconds = sum(session.seconds) / len(session.seconds)
         return {
             "done": len(session.labels),
-            "waiting": self.store.count_waiting(),
+            "waiting": self.store.count_waiting(self._signatures),
             "total": self._count_answers(),
             "seconds": mean_seconds,
             "who": self.who,

@@ -1,0 +1,137 @@
+"""People say whether the goal is reached: what they are asked, in which order, and what becomes of it."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sightline.datasets.human_labels import HumanLabel, read_human_labels, write_human_labels
+from sightline.datasets.pictures import PictureWriter
+from sightline.datasets.reading import read_dataset
+from sightline.errors import BadInput
+from sightline.evaluation.agreement import statistics
+from sightline.labels.store import LabelStore
+from sightline.teachers import success
+from sightline.teachers.queue import LabelQueue
+from small_datasets import small_episode
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data set of 6 episodes of 5 steps; every picture is another one."""
+    with PictureWriter(tmp_path / "set") as writer:
+        for number in range(6):
+            rewards = {"words": np.arange(5, dtype=np.float32) + 5 * number}
+            writer.add(small_episode(number, 5, instruction="stand up", rewards=rewards, reset_rewards={}))
+    return tmp_path / "set"
+
+
+def ask(folder: Path, who: str, answers: dict[str, str], count: int = 20, **options: bool) -> Path:
+    """Have a person answer all questions, each by what the pixels say; gives the table."""
+    rows = list(success._rows(folder, None))
+    chosen = success.choose(
+        [row for row in rows if row.step == row.steps - 1] if options.get("episodes") else rows, count, 0
+    )
+    with LabelStore(folder / "labels") as store:
+        success._ask(store, folder, who, chosen, options.get("episodes", False), None, 0)
+        queue = LabelQueue(store, who, [success._signature(who, again) for again in (False, True)])
+        while (question := queue.next("a-tab-1")["question"]) is not None:
+            assert question["success"] and question["levels"] == 2
+            said = answers.get(question["segments"][0][-1], answers["else"])
+            value = {"yes": 1.0, "no": 0.0}.get(said)
+            queue.answer("a-tab-1", question["key"], "unsure" if value is None else "value", value, 2.0)
+        return success.write_answers(folder, store, rows)
+
+
+def test_questions_are_spread_over_rewards_and_steps(folder: Path) -> None:
+    rows = list(success._rows(folder, None))
+    assert [row.reward for row in rows] == list(range(30))
+    chosen = success.choose(rows, 20, seed=3)
+    assert len(set(chosen)) == 20
+    deciles = Counter(int(row.reward * 10 // 30) for row in chosen)
+    thirds = Counter(row.step * 3 // 5 for row in chosen)
+    assert len(deciles) == 10 and min(deciles.values()) >= 1
+    assert min(thirds.values()) >= 4  # of 12, 6 and 12 there are
+    assert chosen == success.choose(rows, 20, seed=3) != success.choose(rows, 20, seed=4)
+    assert [row.reward for row in chosen] != sorted(row.reward for row in chosen)
+    assert len(success.choose(rows, 1000, seed=0)) == 30
+
+
+def test_a_tenth_comes_twice_and_answers_are_kept(folder: Path) -> None:
+    file = ask(folder, "anna", {"else": "yes"})
+    labels = read_human_labels(folder)
+    assert file == folder / "human_labels.csv" and len(labels) == 22
+    assert sum(label.again for label in labels) == 2
+    once = {(label.episode, label.step) for label in labels if not label.again}
+    assert len(once) == 20 and {(label.episode, label.step) for label in labels if label.again} < once
+    assert {(label.value, label.rater, label.source, label.is_episode) for label in labels} == {
+        (1.0, "anna", "random", False)
+    }
+    with file.open() as opened:
+        assert next(csv.reader(opened))[:4] == ["checkpoint", "rollout", "step", "human_label"]
+    # What was answered is not asked again.
+    assert ask(folder, "anna", {"else": "no"}) == file and read_human_labels(folder) == labels
+
+
+def test_several_people_answer_the_same_questions(folder: Path) -> None:
+    ask(folder, "anna", {"else": "yes"})
+    ask(folder, "ben", {"else": "no"})
+    ask(folder, "cleo", {"else": "can't tell"})
+    by_rater = {
+        rater: [one for one in read_human_labels(folder) if one.rater == rater] for rater in ("anna", "ben", "cleo")
+    }
+    places = {rater: sorted((one.episode, one.step, one.again) for one in labels) for rater, labels in by_rater.items()}
+    assert places["anna"] == places["ben"] == places["cleo"] and len(places["anna"]) == 22
+    assert {one.value for one in by_rater["cleo"]} == {None}
+    with LabelStore(folder / "labels", read_only=True) as store:
+        between = statistics(store.labels()).between
+    of_both = next(pair for pair in between if {pair.first, pair.second} == {"human anna #1", "human ben #1"})
+    assert (of_both.same.count, of_both.same.of) == (0, 20)
+
+
+def test_labels_come_with_the_episodes(folder: Path) -> None:
+    ask(folder, "anna", {"else": "yes"})
+    ask(folder, "ben", {"else": "no"})
+    human = np.concatenate([episode.human for episode in read_dataset(folder) if episode.human is not None])
+    assert np.isnan(human).sum() == 30 - 20 and set(human[~np.isnan(human)]) == {0.5}
+    # In vlmrm's table, too.
+    with (folder / "dataset.csv").open() as opened:
+        said = [row["human_label"] for row in csv.DictReader(opened)]
+    assert len(said) == 36 and Counter(said) == {"0.5": 20, "": 16}
+
+
+def test_whole_episodes(folder: Path) -> None:
+    ask(folder, "anna", {"else": "yes"}, count=4, episodes=True)
+    labels = read_human_labels(folder)
+    assert all(label.is_episode and label.step == 4 for label in labels) and len(labels) == 5
+    said = np.stack([episode.human for episode in read_dataset(folder) if episode.human is not None])
+    assert np.isnan(said[:, :4]).all() and np.nansum(said[:, 4]) == 4
+
+
+def test_a_table_with_labels_of_others_is_left_alone(folder: Path) -> None:
+    text = "checkpoint,rollout,step,image_file_name,human_label\n"
+    text += "random,0,0,random_0_0.png,1.0\nrandom,0,1,random_0_1.png,0.0\n"
+    (folder / "dataset.csv").write_text(text)
+    rows = [success._Row("random", 0, 0, 2, 0.0, "stand up")]
+    with LabelStore(folder / "labels") as store:
+        success.write_answers(folder, store, rows)
+    assert (folder / "dataset.csv").read_text() == text
+
+
+def test_no_goal_and_no_labels(tmp_path: Path) -> None:
+    with PictureWriter(tmp_path / "set") as writer:
+        writer.add(small_episode(2))  # without a sentence
+    with pytest.raises(BadInput, match="has no sentence; say the goal"):
+        list(success._rows(tmp_path / "set", None))
+    assert {row.goal for row in success._rows(tmp_path / "set", "sit")} == {"sit"}
+    label = HumanLabel("random", 0, 1, None, False, "anna", False, 1.0)
+    write_human_labels(tmp_path / "set", [label])
+    assert read_human_labels(tmp_path / "set") == [label]
+    file = tmp_path / "set" / "human_labels.csv"
+    file.write_text(file.read_text().replace(",,frame", ",7,frame"))
+    with pytest.raises(BadInput, match="row 1 is no label"):
+        read_human_labels(tmp_path / "set")
