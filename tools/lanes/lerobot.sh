@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Whether LeRobot's own loader opens data sets that Sightline wrote, with every frame, sentence and reward in its place, and
+# Whether LeRobot's own loader opens data sets that Sightline wrote, with every frame, sentence and reward in place, and
 # whether Sightline reads one that LeRobot wrote.
 #
 #   tools/lanes/lerobot.sh                  # five minutes on two cores, and 5 GB

@@ -1,6 +1,6 @@
 """The steps of the lane `lerobot.sh`: each runs either in Sightline's environment or in LeRobot's, which share files.
 
-    write  open  weigh  theirs  read     DIR [films|pictures]
+write  open  weigh  theirs  read     DIR [films|pictures]
 """
 
 from __future__ import annotations
@@ -110,15 +110,13 @@ def _check_picture(picture: Any, episode: int, step: int, tolerance: float) -> N
 
 def weigh(folder: Path, kind: str) -> None:
     """LeRobot's weights of samples (RA-BC) take a reward of ours as progress: where it rises, they are larger."""
-    import pandas
+    import pyarrow.parquet
 
-    progress = pandas.read_parquet(folder / f"ours-{kind}" / "words_progress.parquet")
+    progress = pyarrow.parquet.read_table(folder / f"ours-{kind}" / "words_progress.parquet")
     expected = np.concatenate([numbers_of(episode)["words"][:-1] for episode in range(len(LENGTHS))])
     assert np.array_equal(progress["progress_sparse"].to_numpy(), expected)
-    try:
-        from lerobot.rewards.sarm.rabc import RABCWeights
-    except ImportError:  # its place changes from version to version
-        from lerobot.utils.rabc import RABCWeights
+    from lerobot.rewards.sarm.rabc import RABCWeights
+
     weights = RABCWeights(folder / f"ours-{kind}" / "words_progress.parquet", chunk_size=1)
     import torch
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from sightline.cli.collect import collect
 from sightline.cli.demos import demos
 from sightline.cli.exit_codes import errors_in_one_line, warnings_in_one_line
 from sightline.cli.games import check_env
@@ -49,6 +50,7 @@ def _print_version(is_set: bool) -> None:
 app.add_typer(label, name="label")
 app.command("check-env")(check_env)
 app.command()(demos)
+app.command()(collect)
 app.command()(lab)
 
 

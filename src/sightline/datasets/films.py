@@ -14,12 +14,17 @@ from sightline.errors import BadInput, Damaged, RunFailed
 
 CODEC = "h264"
 PIXELS = "yuv420p"
-_ENCODING = [
-    *("-crf", "16"),
-    # Every second frame stands for itself, so that loaders find any frame quickly.
-    *("-g", "2", "-bf", "0"),
-    *("-preset", "veryfast", "-movflags", "+faststart", "-threads", "1", "-f", "mp4"),
-]
+# Every second frame stands for itself (g), so that loaders find any frame quickly.
+_SETTINGS = {
+    "crf": "16",
+    "g": "2",
+    "bf": "0",
+    "preset": "veryfast",
+    "movflags": "+faststart",
+    "threads": "1",
+    "f": "mp4",
+}
+_ENCODING = [word for name, value in _SETTINGS.items() for word in (f"-{name}", value)]
 
 
 class FilmWriter:
@@ -40,7 +45,7 @@ class FilmWriter:
         height, width = shape[:2]
         if height % 2 or width % 2:
             raise BadInput(
-                f"frames of {width}x{height} make no film, whose sides are even; write them as pictures (--pictures)"
+                f"frames of {width}x{height} make no film, whose sides are even; keep them as pictures: --lossless"
             )
         self._file = file
         self._ffmpeg: Any = imageio_ffmpeg.write_frames(
@@ -52,7 +57,7 @@ class FilmWriter:
             quality=None,
             macro_block_size=1,
             ffmpeg_log_level="error",
-            output_params=list(_ENCODING),
+            output_params=_ENCODING,
         )
         self._ffmpeg.send(None)
 

@@ -362,7 +362,7 @@ def _episode(info: LeRobotInfo, place: _Place, table: Any, recorded: np.ndarray 
         recorded: uint8[T + 1, H, W, 3], the frames before each action, and the one after the last.
     """
     order = _numbers(table, "frame_index", place)
-    if not np.array_equal(order, np.arange(place.length)):
+    if order is None or not np.array_equal(order, np.arange(place.length)):
         raise Damaged(f"the rows of {place.name} are not in the order of its steps")
     row = place.row
     rewards: dict[str, np.ndarray] = {}

@@ -36,7 +36,6 @@ KEYS = ("checkpoint", "rollout", "step", "image_file_name")
 """Columns of every table."""
 RESET = -1
 """Step of the state before the first step."""
-_TRUE = ("1", "1.0", "True", "true")
 
 
 class PictureWriter:
@@ -219,37 +218,53 @@ def _read_episode(
     steps = [_number(row["step"], "step", where) for row in rows]
     if steps != list(range(int(steps[0]), int(steps[0]) + len(steps))):
         raise Damaged(f"the rows of {where} are not in the order of its steps")
-    frames = _read_frames(folder, rows, where) if with_frames else None
-    states = _columns(rows, "obs", where)
+    # The first row may be that of the reset, which is no step.
     has_reset = steps[0] == RESET
     played = rows[1:] if has_reset else rows
+    frames = _read_frames(folder, rows, where) if with_frames else None
+    reset_frame, frames = _apart(frames, has_reset)
+    reset_state, states = _apart(_columns(rows, "obs", where), has_reset)
+
     rewards: dict[str, np.ndarray] = {}
     reset_rewards: dict[str, float] = {}
-    for name in (name for name in last if name.startswith("reward.")):
-        values = _column(rows, name, where)
-        rewards[name.removeprefix("reward.")] = values[-len(played) :]
-        if has_reset and math.isfinite(values[0]):
-            reset_rewards[name.removeprefix("reward.")] = float(values[0])
-    actions = _columns(played, "action", where)
+    for column in last:
+        if not column.startswith("reward."):
+            continue
+        name = column.removeprefix("reward.")
+        reset_reward, rewards[name] = _apart(_column(rows, column, where), has_reset)
+        if reset_reward is not None and math.isfinite(reset_reward):
+            reset_rewards[name] = float(reset_reward)
+
+    # What vlmrm's own tables do not have is not known.
+    columns = {name: _column(played, name, where) for name in ("reward", "success", "human_label") if name in last}
+    facts = {name: _number(last[name], name, where) for name in ("seed", "fps", "episode_success") if last.get(name)}
+    succeeded = facts.get("episode_success")
     return StoredEpisode(
         source=checkpoint,
-        frames=frames if frames is None else frames[-len(played) :],
-        reset_frame=frames[0] if frames is not None and has_reset else None,
-        states=states if states is None else states[-len(played) :],
-        reset_state=states[0] if states is not None and has_reset else None,
-        actions=actions,
-        env_reward=_column(played, "reward", where) if "reward" in last else None,
-        success=_flags(played, "success") if "success" in last else None,
+        frames=frames,
+        reset_frame=reset_frame,
+        states=states,
+        reset_state=reset_state,
+        actions=_columns(played, "action", where),
+        env_reward=columns.get("reward"),
+        success=columns["success"] == 1 if "success" in columns else None,
         terminated=last.get("ended") == "terminated",
         instruction=last.get("instruction") or None,
-        seed=int(_number(last["seed"], "seed", where)) if last.get("seed") else None,
-        fps=_number(last["fps"], "fps", where) if last.get("fps") else None,
+        seed=int(facts["seed"]) if "seed" in facts else None,
+        fps=facts.get("fps"),
         index=number,
-        succeeded=last["episode_success"] in _TRUE if last.get("episode_success") else None,
+        succeeded=None if succeeded is None else succeeded == 1,
         rewards=rewards,
         reset_rewards=reset_rewards,
-        human=_column(played, "human_label", where) if "human_label" in last else None,
+        human=columns.get("human_label"),
     )
+
+
+def _apart(array: Any, has_reset: bool) -> tuple[Any, Any]:
+    """The row of the reset, if there is one, and those of the steps."""
+    if array is None or not has_reset:
+        return None, array
+    return array[0], array[1:]
 
 
 def _read_frames(folder: Path, rows: Sequence[dict[str, Any]], where: str) -> np.ndarray:
@@ -272,26 +287,23 @@ def _read_frames(folder: Path, rows: Sequence[dict[str, Any]], where: str) -> np
 
 def _columns(rows: Sequence[dict[str, Any]], name: str, where: str) -> np.ndarray | None:
     """[N] of a column, or [N, D] of numbered ones: int64 if all are whole numbers without a point, else float32."""
-    names = sorted(
-        (one for one in rows[-1] if re.fullmatch(rf"{name}_\d+", one)), key=lambda one: int(one[len(name) + 1 :])
-    )
+    names = [column for column in rows[-1] if re.fullmatch(rf"{name}_\d+", column)]
+    names.sort(key=lambda column: int(column.removeprefix(f"{name}_")))
     if not names and name not in rows[-1]:
         return None
-    table = [[row[one] for one in names or [name]] for row in rows]
-    if name == "action" and all(re.fullmatch(r"-?\d+", cell or "") for cells in table for cell in cells):
-        array = np.array(table, np.int64)
-    else:
-        array = np.array([[_number(cell, name, where) for cell in cells] for cells in table], np.float32)
-    return array if names else array[:, 0]
+    cells = [row[column] for row in rows for column in names or [name]]
+    # Actions that are numbered stay whole; states are always numbers with a point.
+    is_whole = name == "action" and all(re.fullmatch(r"-?\d+", cell or "") for cell in cells)
+    dtype = np.int64 if is_whole else np.float32
+    array = np.array([_number(cell, name, where) for cell in cells], dtype)
+    if not names:
+        return array
+    return array.reshape(len(rows), -1)
 
 
 def _column(rows: Sequence[dict[str, Any]], name: str, where: str) -> np.ndarray:
     """float32[N] of a column, NaN where a cell is empty."""
     return np.array([_number(row[name], name, where) if row[name] else math.nan for row in rows], np.float32)
-
-
-def _flags(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
-    return np.array([row[name] in _TRUE for row in rows], bool)
 
 
 def _number(cell: Any, name: str, where: str) -> float:

@@ -38,18 +38,6 @@ class StoredEpisode(Episode):
         own = {one.name: getattr(episode, one.name) for one in fields(Episode)}
         return cls(**own, **beside)
 
-    @property
-    def steps(self) -> int:
-        """T.
-
-        Raises:
-            ValueError: nothing is known of any step.
-        """
-        for array in (self.frames, self.states, self.actions, self.env_reward, self.success):
-            if array is not None:
-                return len(array)
-        raise ValueError("an episode needs frames, states, actions, rewards or success, or it has no steps")
-
 
 def row_numbers(array: np.ndarray | None, what: str) -> np.ndarray | None:
     """An array of an episode as rows of a table: float32 or int64, [T], or [T, D] with D > 1.
@@ -75,8 +63,9 @@ def row_numbers(array: np.ndarray | None, what: str) -> np.ndarray | None:
 class EpisodeWriter(Protocol):
     """Writer of a data set, which is whole after every episode that was finished, and is closed at the end."""
 
+    def __enter__(self) -> EpisodeWriter: ...
+
+    def __exit__(self, *unused: object) -> None: ...
+
     def add(self, episode: StoredEpisode) -> None:
         """Write one more episode."""
-
-    def close(self) -> None:
-        """Finish the data set."""

@@ -200,7 +200,9 @@ def write_answers(folder: Path, store: LabelStore, rows: Sequence[_Row]) -> Path
         is_ours = (folder / FILE).is_file() or not (folder / LABELLED).is_file()
         file = write_human_labels(folder, labels)
         if (folder / UNLABELLED).is_file() and is_ours:
-            write_labelled_table(folder, {place: np.mean(said) for place, said in labels_by_frame(labels).items()})
+            write_labelled_table(
+                folder, {place: float(np.mean(said)) for place, said in labels_by_frame(labels).items()}
+            )
         return file
     except OSError as error:
         raise RunFailed(f"the answers cannot be written beside '{folder}': {error.strerror or error}") from error

@@ -1,0 +1,122 @@
+"""Episodes are collected as a data set: who plays, what judges them, and what is left when it is stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import Finished
+from sightline.datasets.episode import Episode
+from sightline.datasets.reading import read_dataset
+from sightline.lab import collecting
+from sightline.lab.collecting import Collection, collect, judged
+from sightline.rewards.base import Clip, RewardModel
+from small_datasets import small_episode
+
+pytest.importorskip("pyarrow")
+
+
+class LastState(RewardModel):
+    """The first number of the state."""
+
+    needs = frozenset({"states"})
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        return np.asarray(clip.states)[..., 0].astype(np.float32)
+
+
+class Steps(RewardModel):
+    """The environment's own reward, which is of a step and of no state."""
+
+    needs = frozenset()
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        assert clip.env_reward is not None
+        return clip.env_reward
+
+
+def test_rewards_are_of_the_states_reached_and_of_the_reset() -> None:
+    episode = small_episode()
+    assert episode.states is not None and episode.reset_state is not None
+    stored = judged(episode, {"state": LastState(), "own": Steps()}, "any")
+    assert np.array_equal(stored.rewards["state"], episode.states[:, 0])
+    assert stored.reset_rewards == {"state": float(episode.reset_state[0])}
+    assert np.array_equal(stored.rewards["own"], episode.env_reward)
+
+
+@pytest.mark.parametrize(("rule", "succeeded"), [("any", True), ("every", False), ("end", False)])
+def test_success_is_by_the_tasks_rule(rule: Any, succeeded: bool) -> None:
+    flags = np.array([False, True, False, False])
+    assert judged(Episode("a", success=flags), {}, rule).succeeded is succeeded
+    assert judged(Episode("a", actions=flags), {}, rule).succeeded is None
+
+
+def test_a_task_is_collected_with_rewards(tmp_path: Path) -> None:
+    collection = Collection("cartpole", ["episode_steps=5"], 3, rewards={"own": (), "red": ["goal=a red car"]})
+    seen: list[int] = []
+    collected = collect(collection, tmp_path / "set", seen.append)
+    assert (collected.episodes, collected.steps, collected.rewards) == (3, 15, ["own", "red"])
+    assert seen == [1, 2, 3] and collected.success is not None and collected.success["of"] == 3
+    for episode in read_dataset(tmp_path / "set"):
+        assert episode.frames is not None and episode.frames.shape == (5, 64, 64, 3)
+        assert set(episode.rewards) == set(episode.reset_rewards) == {"own", "red"}
+        assert not np.array_equal(episode.rewards["own"], episode.rewards["red"])
+        assert episode.instruction == "pole vertically upright on top of the cart"
+        assert episode.fps == 50 and episode.seed is not None
+    for name in ("own", "red"):
+        assert (tmp_path / "set" / f"{name}_progress.parquet").is_file()
+
+
+def test_scripted_play_reaches_the_goal(tmp_path: Path) -> None:
+    collection = Collection("cartpole", ["episode_steps=30"], 2, "scripted", layout="pictures", size=32)
+    collected = collect(collection, tmp_path / "set")
+    assert collected.success is not None and collected.success["rate"] == 1.0
+    (first, _) = read_dataset(tmp_path / "set")
+    assert first.frames is not None and first.frames.shape == (30, 32, 32, 3) and first.source == "scripted"
+
+
+def test_what_was_finished_stays_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting.StopRequests, "requested", lambda self: True)
+    collected = collect(Collection("cartpole", ["episode_steps=4"], 5), tmp_path / "set")
+    assert collected.episodes == 1 == len(list(read_dataset(tmp_path / "set")))
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["cartpole"], "say where the data set goes"),
+        (["cartpole", "--out", "{here}"], "is there already"),
+        (["cartpole", "--out", "{here}/set", "--format", "zarr"], "--format 'zarr': it is one of lerobot, pictures"),
+        (
+            ["cartpole", "--out", "{here}/set", "--policy", "best"],
+            "--policy 'best': it is one of run, random, scripted",
+        ),
+        (["cartpole", "--out", "{here}/set", "--policy", "run"], "'cartpole' is no run, and has no policy"),
+        (["Pendulum-v1", "--out", "{here}/set", "--policy", "scripted"], "has no script that plays it"),
+        (["cartpole", "--out", "{here}/set", "--reward", "a=steps=3"], "steps is no key of a reward"),
+        (
+            ["cartpole", "--out", "{here}/set", "--reward", "a=env_options.look=dusk"],
+            "reward 'a' has env_options of its own",
+        ),
+        (["nothing-at-all", "--out", "{here}/set"], "nothing-at-all"),
+        (["cartpole", "--out", "{here}/set", "--size", "33"], "frames of 33x33 make no film"),
+    ],
+)
+def test_bad_input(words: list[str], reason: str, tmp_path: Path, sightline: Callable[..., Finished]) -> None:
+    (tmp_path / "file").write_text("something")
+    result = sightline("collect", *(word.format(here=tmp_path) for word in words))
+    assert result.code == 2 and reason in result.err and result.err.count("\n") == 1
+    assert not (tmp_path / "set" / "meta").exists()
+
+
+def test_the_command_prints_what_it_wrote(tmp_path: Path, sightline: Callable[..., Finished]) -> None:
+    line = ("collect", "cartpole", "episode_steps=4", "--episodes", "2", "--out", str(tmp_path / "set"), "--json")
+    result = sightline(*line)
+    assert result.code == 0, result.err
+    document = json.loads(result.out)
+    assert (document["episodes"], document["steps"], document["path"]) == (2, 8, str(tmp_path / "set"))
