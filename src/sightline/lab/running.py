@@ -17,6 +17,7 @@ from sightline.lab.contenders import Contender, contenders, load_task
 from sightline.lab.features import FeatureStore
 from sightline.lab.gate import NONSENSE
 from sightline.lab.measures import OF_FRAMES
+from sightline.lab.measures.controls import control_difference
 from sightline.lab.measures.resampling import RESAMPLES
 from sightline.lab.measures.result import CONSTANT_REWARD, Measure, undefined
 from sightline.lab.measures.success_detection import auroc
@@ -286,9 +287,13 @@ def _controls(name: str, scores: LabScores) -> dict[str, Any]:
     """Measures of a reward that is shown other frames than it should, and of one with a goal that means nothing."""
     controls = {}
     for variant in CONTROLS:
-        controls[variant] = _in_short(scores.frames.with_rewards(scores.changed[name][variant]))
+        rewards = scores.changed[name][variant]
+        controls[variant] = _in_short(scores.frames.with_rewards(rewards))
+        controls[variant]["difference"] = control_difference(scores.of(name), rewards).document()
     if control_name(name) in scores.rewards:
+        rewards = scores.rewards[control_name(name)]
         controls["nonsense"] = _in_short(scores.of(control_name(name)))
+        controls["nonsense"]["difference"] = control_difference(scores.of(name), rewards).document()
     return controls
 
 
