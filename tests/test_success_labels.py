@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conftest import Finished
 from sightline.datasets.human_labels import HumanLabel, read_human_labels, write_human_labels
 from sightline.datasets.pictures import PictureWriter
 from sightline.datasets.reading import read_dataset
 from sightline.errors import BadInput
 from sightline.evaluation.agreement import statistics
+from sightline.evaluation.human_success import human_success
+from sightline.lab.stored_episodes import stored_sources
 from sightline.labels.store import LabelStore
 from sightline.teachers import success
 from sightline.teachers.queue import LabelQueue
@@ -135,3 +140,53 @@ def test_no_goal_and_no_labels(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace(",,frame", ",7,frame"))
     with pytest.raises(BadInput, match="row 1 is no label"):
         read_human_labels(tmp_path / "set")
+
+
+def label(rater: str, step: int, value: float | None, again: bool = False) -> HumanLabel:
+    return HumanLabel("random", 0, step, value, False, rater, again, 1.0)
+
+
+def test_success_as_people_see_it() -> None:
+    """Anna and Ben agree on 3 of 4 frames: chance makes 0.5 of it (each says yes to half), so kappa is 0.5."""
+    anna = [label("anna", step, value) for step, value in enumerate([1.0, 1.0, 0.0, 0.0])]
+    ben = [label("ben", step, value) for step, value in enumerate([1.0, 1.0, 0.0, 1.0])]
+    others = [label("ben", 4, None), label("anna", 0, 1.0, again=True), label("ben", 0, 0.0, again=True)]
+    said = human_success([*anna, *ben, *others])
+    assert (said.success.count, said.success.of, said.undecided, said.unsure) == (2, 4, 1, 1)
+    (pair,) = said.between
+    assert (pair.first, pair.second, pair.same.count, pair.same.of) == ("anna", "ben", 3, 4)
+    assert pair.kappa == pytest.approx((0.75 - 0.5) / 0.5)
+    assert (said.again.count, said.again.of) == (1, 2)
+    assert human_success([]).success.rate is None
+
+
+def test_the_lab_takes_peoples_word(folder: Path) -> None:
+    warnings: list[str] = []
+    (alone,) = stored_sources(folder, None, warnings.append)
+    episodes = list(alone.episodes(None, None))  # type: ignore[arg-type]
+    assert len(episodes) == 6 and all(episode.success is not None for episode in episodes) and not warnings
+    ask(folder, "anna", {"else": "yes"}, count=8)
+    stored, people = stored_sources(folder, None, warnings.append)
+    assert all(episode.success is None for episode in stored.episodes(None, None))  # type: ignore[arg-type]
+    judged = list(people.episodes(None, None))  # type: ignore[arg-type]
+    assert sum(episode.steps for episode in judged) == 8
+    assert all(episode.success is not None and episode.success.all() for episode in judged)
+    assert "success is what people say of 8 frames" in warnings[0]
+
+
+def test_a_data_set_is_scored_and_judged_by_the_lab(
+    folder: Path, tmp_path: Path, sightline: Callable[..., Finished]
+) -> None:
+    scored = sightline("score", folder, "--goal", "a pole", "--json")
+    assert scored.code == 0, scored.err
+    rows = json.loads(scored.out)
+    assert len(rows) == 30 and rows[7]["image"] == f"{folder}#1.2"
+    ask(folder, "anna", {"else": "yes"}, count=8)
+    judged = sightline("lab", "cartpole", "--dataset", folder, "--json")
+    assert judged.code == 0, judged.err
+    document = json.loads(judged.out)
+    assert document["sources"] == {"set": 6, "people": 8}
+    assert document["people"]["success"]["count"] == 8 and document["people"]["raters"] == ["anna"]
+    assert "people: 8 of 8 are a success" in sightline("lab", "cartpole", "--dataset", folder).out
+    refused = sightline("lab", "cartpole", "--dataset", tmp_path)
+    assert refused.code == 2 and "is no data set that is known" in refused.err

@@ -230,6 +230,8 @@ def lab(
     other_pictures: str | Path | None = None,
     video: str | Path | None = None,
     labels: str | Path | None = None,
+    dataset: str | Path | None = None,
+    camera: str | None = None,
     out: str | Path | None = None,
     trust: bool = False,
     **overrides: Any,
@@ -253,6 +255,8 @@ def lab(
         goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
         video: a file, whose ground truth is progress.
         labels: a label store, or a run that has one, whose judged pairs a reward should prefer alike.
+        dataset: a data set of episodes: of `sightline collect`, LeRobot, Minari or vlmrm.
+        camera: which of several cameras of the data set.
         out: folder that keeps `lab.json`, the page, and the embeddings for the next call.
         trust: whether code that the runs' recipes name may be imported.
         overrides: recipe keys of all rewards.
@@ -282,6 +286,7 @@ def lab(
         "other_pictures": other_pictures,
         "video": video,
         "labels": labels,
+        "dataset": dataset,
     }
     data = LabData(
         None if episodes is None else _whole("episodes", episodes, 0),
@@ -289,6 +294,7 @@ def lab(
         _whole("seed", seed, 0),
         tuple(_folder(run, "runs") for run in runs),
         **{name: None if path is None else _folder(path, name) for name, path in paths.items()},
+        camera=camera,
         trust=trust,
     )
     folder = None if out is None else _folder(out, "out")

@@ -505,7 +505,9 @@ def relabel(
 
 @app.command()
 def score(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Images, folders of images, or one video.")],
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGES...", help="Images, folders of images, a data set, or one video.")
+    ],
     goal: Annotated[list[str], typer.Option(help="What the picture should show; may be given several times.")],
     goal2: Annotated[str | None, typer.Option(help="A second sentence for the same goal.")] = None,
     baseline: Annotated[list[str] | None, typer.Option(help="What it shows anyway.")] = None,

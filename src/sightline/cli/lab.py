@@ -63,6 +63,10 @@ def lab(
     labels: Annotated[
         Path | None, typer.Option(help="A label store, or a run that has one: is what was preferred paid more?")
     ] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="A data set of episodes: of sightline collect, LeRobot, Minari or vlmrm.")
+    ] = None,
+    camera: Annotated[str | None, typer.Option(help="Which of several cameras of --dataset.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for lab.json and kept embeddings.", callback=in_home)] = None,
     trust: Trust = False,
     as_json: AsJson = False,
@@ -75,8 +79,8 @@ def lab(
     from sightline.lab.contenders import parse_rewards
     from sightline.lab.running import PLAY, LabData, read_sentences, run_lab
 
-    files = (pictures, goal_pictures, other_pictures, video, labels)
-    data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, trust)
+    files = (pictures, goal_pictures, other_pictures, video, labels, dataset)
+    data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, camera, trust)
     goals = read_sentences(sentences) if sentences else ()
     shows = sys.stderr.isatty()
     show = _progress if shows else lambda source, frames: None
@@ -92,10 +96,25 @@ def lab(
         typer.echo(line)
 
 
+def _people(people: dict[str, Any]) -> Iterator[str]:
+    """What people say of a data set, and how far they agree."""
+    success, again = people["success"], people["again"]
+    yield (
+        f"people: {success['count']} of {success['of']} are a success "
+        f"[{100 * success['low']:.0f}, {100 * success['high']:.0f}] %, {people['unsure']} answers unsure; "
+        f"{again['count']} of {again['of']} said the same again ({', '.join(people['raters'])})"
+    )
+    for pair in people["between"]:
+        kappa = "" if pair["kappa"] is None else f", kappa {pair['kappa']:.2f}"
+        yield f"  {pair['first']} and {pair['second']}: {pair['same']['count']} of {pair['same']['of']} the same{kappa}"
+
+
 def _text(document: dict[str, Any]) -> Iterator[str]:
     """The result for a terminal: what it rests on, a row for each reward, and what is undefined."""
     sources = ", ".join(f"{name} {count}" for name, count in document["sources"].items())
     yield f"{document['frames']:,} frames of {document['episodes']:,} episodes ({sources})"
+    if "people" in document:
+        yield from _people(document["people"])
     yield ""
     rewards = document["rewards"]
     rows = [("", *(title for title, _ in COLUMNS))]

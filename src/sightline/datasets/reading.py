@@ -14,6 +14,12 @@ from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput
 
 
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder has one of the known layouts."""
+    is_lerobot = (folder / layout.INFO).is_file() or (folder / layout.WRITING).is_dir()
+    return is_lerobot or table_of(folder) is not None or minari_folder(folder) is not None
+
+
 def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -> Iterator[StoredEpisode]:
     """Read the episodes of a data set, one in memory at a time, with what people said of them.
 

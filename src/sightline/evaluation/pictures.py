@@ -1,4 +1,4 @@
-"""Score pictures from files: images, folders of images, or a video frame by frame."""
+"""Score pictures from files: images, folders of images, or a video or a data set of episodes frame by frame."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.config.basics import Aspect
+from sightline.datasets.reading import is_dataset, read_dataset
 from sightline.errors import BadInput, RunFailed
 from sightline.images import is_animated, read_image, read_video
 from sightline.models.encoders import warn_of_cropping
@@ -42,7 +43,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ImageScore:
-    """Reward of one picture; frames of a video are named `video.mp4#17`."""
+    """Reward of one picture; frames of a video are named `video.mp4#17`, those of a data set `folder#episode.step`."""
 
     image: str
     reward: float
@@ -140,6 +141,8 @@ def _files(path: Path, unreadable: list[str]) -> list[Path]:
     """The pictures that a path names; a line for a path that names none."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)
+        if not files and is_dataset(path):
+            return [path]
         if not files:
             unreadable.append(f"folder '{path}' holds no images ({', '.join(IMAGE_SUFFIXES)})")
         return files
@@ -155,7 +158,12 @@ def _files(path: Path, unreadable: list[str]) -> list[Path]:
 def _pictures(file: Path, unreadable: list[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Pictures of a file with their names, as far as it can be read; a line for what cannot."""
     try:
-        if file.suffix.lower() in VIDEO_SUFFIXES or is_animated(file):
+        if file.is_dir():
+            for episode in read_dataset(file):
+                for step in range(episode.steps):
+                    assert episode.frames is not None, "frames are read"
+                    yield f"{file}#{episode.index}.{step}", episode.frames[step]
+        elif file.suffix.lower() in VIDEO_SUFFIXES or is_animated(file):
             for index, frame in enumerate(read_video(file)):
                 yield f"{file}#{index}", frame
         else:

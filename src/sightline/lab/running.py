@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sightline.config.decoding import decoded
+from sightline.datasets.human_labels import read_human_labels
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, one_of, reason_of
+from sightline.evaluation.human_success import human_success
 from sightline.lab.contenders import Contender, contenders, load_task
 from sightline.lab.features import FeatureStore
 from sightline.lab.gate import NONSENSE
@@ -25,6 +27,7 @@ from sightline.lab.measures.table import ScoredFrames
 from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.lab.scoring import LabScores, ReadyReward, build_rewards, control_name, score
 from sightline.lab.sources import Source, random_play, scripted_play, shown_goals, state_sweep, trained_play
+from sightline.lab.stored_episodes import stored_sources
 from sightline.lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
 from sightline.rewards.base import RewardModel
 from sightline.runs.files import write_document
@@ -63,6 +66,8 @@ class LabData:
         goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
         video: a file, whose ground truth is progress.
         labels: a label store, or a run that has one, whose pairs were judged by somebody.
+        dataset: a data set of episodes, such as `sightline collect` writes.
+        camera: which of several cameras of the data set.
         trust: whether code that the runs' recipes name may be imported.
     """
 
@@ -75,6 +80,8 @@ class LabData:
     other_pictures: Path | None = None
     video: Path | None = None
     labels: Path | None = None
+    dataset: Path | None = None
+    camera: str | None = None
     trust: bool = False
 
     def sources(self, reward: ReadyReward, judged: StoredPairs | None, warn: Callable[[str], None]) -> list[Source]:
@@ -95,6 +102,8 @@ class LabData:
             sources.append(video(self.video))
         if judged is not None:
             sources.append(judged.source)
+        if self.dataset is not None:
+            sources += stored_sources(self.dataset, self.camera, warn)
         # Pictures of the goal alone need others, which are those of play.
         has_files = bool(sources) and (self.goal_pictures is None or self.other_pictures is not None)
         episodes = self.episodes
@@ -147,6 +156,8 @@ def run_lab(
             for name in document["rewards"]:
                 accuracy = preference_accuracy(scores.of(name), judged)
                 document["rewards"][name]["preference_accuracy"] = accuracy.document()
+        if data.dataset is not None and (said := read_human_labels(data.dataset)):
+            document["people"] = asdict(human_success(said))
         document["warnings"] = list(dict.fromkeys([*warnings, *scores.warnings]))
         if sentences:
             document["ranking"] = ranking([contender.name for contender in compared], scores)
