@@ -74,6 +74,10 @@ def run(
         int, typer.Option(min=1, help="The budget of this call, at most; reward.questions=… is another.")
     ] = 200,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask about random play, not about what was asked.")] = False,
+    dataset: Annotated[
+        Path | None, typer.Option(help="Ask about the frames of a data set; its sentence is the goal, unless goal=….")
+    ] = None,
+    camera: Annotated[str | None, typer.Option(help="Which of several cameras of --dataset.")] = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -88,7 +92,10 @@ def run(
     from sightline.control.offline_labelling import label_offline
     from sightline.runs.progress import ProgressBar
 
-    result = label_offline(path, overrides or [], questions, fresh, lambda count: ProgressBar(count, "asking"), trust)
+    def show(count: int) -> ProgressBar:
+        return ProgressBar(count, "asking")
+
+    result = label_offline(path, overrides or [], questions, fresh, show, trust, dataset, camera)
     answers = result.answers
     outcomes = Counter(answer.outcome.value for answer in answers.answers if answer is not None)
     failures = Counter(answers.failures)
@@ -108,6 +115,8 @@ def run(
         _fail_if_unanswered(answers)
         return
     origin = "of random play" if result.fresh else "asked before"
+    if dataset is not None:
+        origin = f"of {dataset}"
     counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     typer.echo(f"teacher     {result.teacher}")
     typer.echo(

@@ -1,4 +1,4 @@
-"""Ask a teacher outside of training: about pairs that others have judged, or about frames of random play.
+"""Ask a teacher outside of training: about pairs that others have judged, or about frames of random play or a data set.
 
 Questions that were asked before are asked again with the same words and levels. A teacher that judges by words of its
 own, an encoder, has to have the same; so no answer is recorded under a goal that it was not judged by.
@@ -21,6 +21,7 @@ from sightline.config.basics import check_words
 from sightline.config.loading import for_control, load_recipe, validate_recipe
 from sightline.config.recipe import ControlRecipe
 from sightline.control.resolving import env_maker, resolve
+from sightline.datasets.reading import read_dataset
 from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
@@ -39,6 +40,8 @@ from sightline.teachers.base import TeacherContext, TeacherRunContext, build_tea
 ENVS = 8
 PLAY = "random play"
 """Key of a label's origin: which random play its question is about."""
+OF_DATASET = "dataset"
+"""Task of labels that are of a data set, where no environment is said."""
 STEPS_PER_SEGMENT = 4
 """Length of random play per length of the segments that are taken from it."""
 
@@ -98,6 +101,8 @@ def label_offline(
     fresh: bool,
     show: Callable[[int], AbstractContextManager[Progress]],
     trust: bool = False,
+    dataset: Path | None = None,
+    camera: str | None = None,
 ) -> OfflineLabels:
     """Ask the teacher of a run's recipe, or of one made up for a label store; every answer is in the store at once.
 
@@ -109,6 +114,8 @@ def label_offline(
         fresh: ask about random play, though there are questions that were asked before.
         show: number of questions -> what is shown while they are asked.
         trust: whether code and servers that a run's recipe, or a store, names may be used.
+        dataset: ask about frames of this data set; then no environment is needed.
+        camera: which of several cameras of the data set.
 
     Raises:
         BadInput: there is no such store; words or levels that differ from those of the questions; the recipe, the
@@ -118,9 +125,14 @@ def label_offline(
     """
     if RunFolder(path).recipe_file.is_file():
         RunFolder(path).trusted_recipe(trust, sorted(_keys_of(overrides)))  # before anything of it is opened
+    if dataset is not None and "env" not in _keys_of(overrides) and not RunFolder(path).recipe_file.is_file():
+        overrides = [f"env={OF_DATASET}", *overrides]
     folder = _folder(path, overrides)
     labels = _labels(folder)
-    plan = _plan(path, overrides, labels, folder, count, fresh or not labels, trust)
+    if dataset is not None:
+        plan = _plan_of_dataset(path, overrides, dataset, camera, count, trust)
+    else:
+        plan = _plan(path, overrides, labels, folder, count, fresh or not labels, trust)
     recipe = plan.recipe
     config = plan.config
     # A teacher that needs no store is reached before one is opened, so that a refusal makes none.
@@ -219,6 +231,71 @@ def _plan(
     with LabelStore(folder, read_only=True) as store:
         questions = _distinct_questions(earlier_labels, store, count)
     return _Plan(recipe, config, questions, False, {})
+
+
+def _plan_of_dataset(
+    path: Path, overrides: Sequence[str], dataset: Path, camera: str | None, count: int, trust: bool
+) -> _Plan:
+    """Plan of a labelling of a data set, whose own sentence is the goal where the user says none."""
+    own: ControlRecipe | None = None
+    if RunFolder(path).recipe_file.is_file():
+        own = for_control(RunFolder(path).recipe())
+    recipe = _recipe(path, own, overrides, [])
+    if not trust:
+        check_plain(path)
+        check_trusted(recipe, path, [*_keys_of(overrides)])
+    config = recipe.reward.teaching
+    if config is None:
+        raise BadInput(f"reward.kind={recipe.reward.kind} asks nobody; say reward.kind=learned")
+    if not recipe.goal:
+        recipe = recipe.model_copy(update={"goal": (_sentence_of(dataset),)})
+    rng = np.random.default_rng(recipe.seed)
+    segments = dataset_segments(dataset, camera, config.segment, 2 * count, rng)
+    questions = _questions_about(segments, recipe, config, count, rng, f"'{dataset}'")
+    return _Plan(recipe, config, questions, True, {})
+
+
+def _sentence_of(dataset: Path) -> str:
+    """The one sentence of a data set.
+
+    Raises:
+        BadInput: it has none, or several.
+    """
+    sentences = {episode.instruction for episode in read_dataset(dataset, frames=False)}
+    sentence = sentences.pop() if len(sentences) == 1 else None
+    if sentence is None:
+        raise BadInput(f"the episodes of '{dataset}' have no sentence, or several; say what to ask about: goal=…")
+    return sentence
+
+
+def dataset_segments(
+    dataset: Path, camera: str | None, length: int, count: int, rng: np.random.Generator
+) -> list[Segment]:
+    """Segments of a data set at random places, with the environment's own rewards where they are known.
+
+    Raises:
+        BadInput: no episode is as long as a segment.
+    """
+    starts: list[tuple[int, int]] = []
+    for episode in read_dataset(dataset, frames=False):
+        starts += [(episode.index, start) for start in range(episode.steps - length + 1)]
+    if not starts:
+        raise BadInput(f"no episode of '{dataset}' has {length} steps, as a segment has; say reward.segment=…")
+    chosen: dict[int, list[int]] = {}
+    for place in rng.choice(len(starts), min(count, len(starts)), replace=False):
+        index, start = starts[place]
+        chosen.setdefault(index, []).append(start)
+    segments: list[Segment] = []
+    for episode in read_dataset(dataset, camera):
+        for start in chosen.get(episode.index, ()):
+            steps = slice(start, start + length)
+            assert episode.frames is not None, "frames are read"
+            rewards = np.full(length, np.nan, np.float32)
+            if episode.env_reward is not None:
+                rewards = episode.env_reward[steps]
+            segments.append(Segment(episode.frames[steps].copy(), rewards))
+    # Pairs are chosen by their places: those of one episode shall not stand together.
+    return [segments[place] for place in rng.permutation(len(segments))]
 
 
 def _play(recipe: ControlRecipe, config: LearnedConfig, count: int) -> str:
@@ -348,6 +425,25 @@ def fresh_questions(recipe: ControlRecipe, config: LearnedConfig, count: int) ->
     rng = np.random.default_rng(recipe.seed)
     # Twice as many segments as questions, so that no two pairs need share one.
     segments = _random_play(recipe, config, 2 * count, rng)
+    return _questions_about(segments, recipe, config, count, rng, f"random play of '{recipe.env}'")
+
+
+def _questions_about(
+    segments: Sequence[Segment],
+    recipe: ControlRecipe,
+    config: LearnedConfig,
+    count: int,
+    rng: np.random.Generator,
+    name: str,
+) -> list[Question]:
+    """Questions about some of these segments.
+
+    Args:
+        name: where they are from, for complaints.
+
+    Raises:
+        BadInput: they are too few.
+    """
     pool = PoolView([segment.digest for segment in segments], np.zeros((len(segments), 1)))
     # int[Q, 2] or int[Q, 1]: the numbers of each question's segments.
     if config.feedback.question == "compare":
@@ -355,7 +451,7 @@ def fresh_questions(recipe: ControlRecipe, config: LearnedConfig, count: int) ->
     else:
         numbers = choose_singles(count, pool, rng)[:, None]
     if len(numbers) < count:
-        raise BadInput(f"random play of '{recipe.env}' gives only {len(numbers)} different questions; ask fewer")
+        raise BadInput(f"{name} gives only {len(numbers)} different questions; ask fewer")
     questions = []
     for segment_numbers in numbers:
         of_question = tuple(segments[number] for number in segment_numbers)
