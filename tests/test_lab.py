@@ -21,10 +21,12 @@ from sightline.errors import BadInput, RunFailed
 from sightline.lab.contenders import Contender, contenders, load_task, parse_reward, parse_rewards
 from sightline.lab.features import FeatureStore
 from sightline.lab.frame_file import FrameFile
+from sightline.lab.measures.fooling import fooling
+from sightline.lab.measures.success_detection import auroc
 from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.lab.running import ranking, read_sentences
 from sightline.lab.scoring import ReadyReward, score
-from sightline.lab.sources import Source
+from sightline.lab.sources import Source, beside_the_goal
 from sightline.lab.stored_pairs import preference_accuracy, read_pairs
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Question, RecordedTeacher, Segment, preference
@@ -195,8 +197,22 @@ def test_frames_are_embedded_once(tmp_path: Path) -> None:
     assert again.embedded == 7
     for file in tmp_path.rglob("*.npy"):
         file.write_bytes(b"damaged")
+    np.save(next(tmp_path.rglob("*.npy")), np.zeros((1, 1, 1), np.float32))  # of other frames
     scores = score([ready("other", Brightness())], [hand()], again, variants=False)
     assert again.embedded == 14 and scores.rewards["other"][0] == pytest.approx(10 / 255)
+
+
+class Forgetful(Rise):
+    """Looks back by one row, whatever episode that is of."""
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        values = features[..., 0]
+        return values - np.concatenate([np.zeros_like(values[:1]), values[:-1]])
+
+
+def test_episodes_do_not_hear_of_each_other(tmp_path: Path) -> None:
+    scores = score([ready("rise", Forgetful())], [hand()], FeatureStore(tmp_path))
+    np.testing.assert_allclose(scores.rewards["rise"] * 255, [10, 10, 20, 40, 200, -100, -50], atol=1e-4)
 
 
 def test_numbers_do_not_depend_on_order_nor_on_what_else_is_scored(tmp_path: Path) -> None:
@@ -208,6 +224,22 @@ def test_numbers_do_not_depend_on_order_nor_on_what_else_is_scored(tmp_path: Pat
         np.testing.assert_array_equal(both.rewards[name], turned.rewards[name])
     assert list(both.rewards) == ["one", "two"] and list(turned.rewards) == ["two", "one"]
     np.testing.assert_array_equal(few.rewards["two"], both.rewards["two"][:4])
+
+
+def test_what_is_not_stated_is_no_failure(tmp_path: Path) -> None:
+    def read(*_: object) -> Iterator[Episode]:
+        for number, episode in enumerate(episodes([[10, 60], [250, 251], [70, 20]])):
+            yield replace(episode, success=None) if number == 1 else episode
+
+    source = Source("hand", read)
+    scores = score([ready("grey", Brightness())], [source], FeatureStore(tmp_path / "a"))
+    frames = scores.of("grey")
+    assert frames.is_stated.tolist() == [True, True, False, False, True, True]
+    # Successes 60 and 70 beside 10 and 20; the frames of the second episode are brighter than all, and do not count.
+    assert auroc(frames).value == 1.0 and auroc(frames).n == 4
+    assert fooling(frames).details["frames"] == [5, 0]
+    none_stated = score([ready("grey", Brightness())], [beside_the_goal(source)], FeatureStore(tmp_path / "b"))
+    assert none_stated.of("grey").is_stated.all() and auroc(none_stated.of("grey")).value == 0.5
 
 
 def test_parts_of_one_episode_are_joined(tmp_path: Path) -> None:

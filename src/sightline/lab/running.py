@@ -26,7 +26,15 @@ from sightline.lab.measures.success_detection import auroc
 from sightline.lab.measures.table import ScoredFrames
 from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.lab.scoring import LabScores, ReadyReward, build_rewards, control_name, score
-from sightline.lab.sources import Source, random_play, scripted_play, shown_goals, state_sweep, trained_play
+from sightline.lab.sources import (
+    Source,
+    beside_the_goal,
+    random_play,
+    scripted_play,
+    shown_goals,
+    state_sweep,
+    trained_play,
+)
 from sightline.lab.stored_episodes import stored_sources
 from sightline.lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
 from sightline.rewards.base import RewardModel
@@ -110,7 +118,10 @@ class LabData:
         if episodes is None:
             episodes = 0 if has_files else EPISODES
         if episodes:
-            sources += play_sources(reward, self.play, episodes, self.seed)
+            played = play_sources(reward, self.play, episodes, self.seed)
+            # Beside pictures of the goal, what play shows is none unless the environment says so.
+            takes_place_of_others = self.goal_pictures is not None and self.other_pictures is None
+            sources += [beside_the_goal(source) for source in played] if takes_place_of_others else played
         env = reward.contender.recipe.env
         for run in self.runs:
             sources.append(trained_play(open_run(run), env, episodes or EPISODES, self.seed, self.trust))
@@ -295,16 +306,16 @@ def _measures(contender: Contender, scores: LabScores, in_full: bool) -> dict[st
 
 
 def _controls(name: str, scores: LabScores) -> dict[str, Any]:
-    """Measures of a reward that is shown other frames than it should, and of one with a goal that means nothing."""
-    controls = {}
-    for variant in CONTROLS:
-        rewards = scores.changed[name][variant]
-        controls[variant] = _in_short(scores.frames.with_rewards(rewards))
-        controls[variant]["difference"] = control_difference(scores.of(name), rewards).document()
+    """Measures of a reward that is shown other frames than it should, and of one with a goal that means nothing, and by
+    how much the AUROC of the reward itself is higher."""
+    rewards = {variant: scores.changed[name][variant] for variant in CONTROLS}
     if control_name(name) in scores.rewards:
-        rewards = scores.rewards[control_name(name)]
-        controls["nonsense"] = _in_short(scores.of(control_name(name)))
-        controls["nonsense"]["difference"] = control_difference(scores.of(name), rewards).document()
+        rewards["nonsense"] = scores.rewards[control_name(name)]
+    frames = scores.of(name)
+    controls = {}
+    for control, values in rewards.items():
+        difference = control_difference(frames, values).document()
+        controls[control] = _in_short(frames.with_rewards(values)) | {"difference": difference}
     return controls
 
 

@@ -346,7 +346,7 @@ class _Facts:
         self._steps: list[np.ndarray] = []
         self._truth: list[np.ndarray] = []
         self._success: list[np.ndarray] = []
-        self._states_success = False
+        self._stated: list[np.ndarray] = []
 
     def add(self, episode: Episode, source: Source, steps: int, begins: bool) -> None:
         """Take in an episode of T steps, or the next part of one."""
@@ -363,20 +363,22 @@ class _Facts:
             self._steps.append(np.arange(before, before + steps))
         truth = episode.env_reward
         self._truth.append(np.full(steps, np.nan) if truth is None else truth.astype(np.float64))
-        self._states_success |= episode.success is not None
+        self._stated.append(np.full(steps, episode.success is not None))
         self._success.append(np.zeros(steps, bool) if episode.success is None else episode.success.astype(bool))
         self.count += steps
 
     def table(self) -> ScoredFrames:
         """All frames, without rewards."""
         truth = np.concatenate([np.zeros(0), *self._truth])
+        stated = np.concatenate([np.zeros(0, bool), *self._stated])
         return ScoredFrames(
             rewards=np.full(self.count, np.nan),
             episode=np.concatenate([np.zeros(0, np.int64), *self._episodes]),
             step=np.concatenate([np.zeros(0, np.int64), *self._steps]),
             sources=self._sources,
             truth=truth if np.isfinite(truth).any() else None,
-            success=np.concatenate([np.zeros(0, bool), *self._success]) if self._states_success else None,
+            success=np.concatenate([np.zeros(0, bool), *self._success]) if stated.any() else None,
+            stated=None if stated.all() else stated,
         )
 
 

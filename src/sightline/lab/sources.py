@@ -167,6 +167,16 @@ def shown_goals(task: Task, count: int, seed: int) -> Source | None:
     return Source("goal", show, still=True)
 
 
+def beside_the_goal(source: Source) -> Source:
+    """The same episodes, of which those that state no success have none."""
+
+    def read(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        for episode in source.episodes(make, shrink):
+            yield episode if episode.success is not None else replace(episode, success=np.zeros(episode.steps, bool))
+
+    return replace(source, episodes=read)
+
+
 def _stills(source: str, steps: Sequence[Any]) -> Episode:
     flags = [step.flags.get("success", step.flags.get("is_success")) for step in steps]
     success = None

@@ -46,7 +46,7 @@ def most_fooling(frames: ScoredFrames) -> list[int]:
     """Rows of the frames beside the goal that are paid best, at most nine, of different episodes first."""
     is_candidate = frames.answered.copy()
     if frames.success is not None:
-        is_candidate &= ~frames.success.astype(bool)
+        is_candidate &= frames.is_stated & ~frames.success.astype(bool)
     rows = np.flatnonzero(is_candidate)
     best_first = rows[np.argsort(-frames.rewards[rows], kind="stable")]
     # Neighbours in an episode look alike: the best of each comes before the second best of any.

@@ -97,7 +97,8 @@ def _episode_values(frames: ScoredFrames) -> tuple[str, np.ndarray, np.ndarray, 
     values: list[float] = []
     numbers: list[int] = []
     for number, rows in enumerate(frames.episodes()):
-        if rows.stop - rows.start > 1 and frames.answered[rows].all():
+        is_judged = frames.quality is not None or frames.is_stated[rows].any()
+        if rows.stop - rows.start > 1 and frames.answered[rows].all() and is_judged:
             values.append(float(frames.rewards[rows].mean()))
             numbers.append(number)
     means = np.array(values)

@@ -69,14 +69,16 @@ def calibration_error(frames: ScoredFrames, resamples: int = RESAMPLES) -> Measu
 
 
 def with_success(frames: ScoredFrames) -> tuple[str, ScoredFrames, np.ndarray]:
-    """Frames with a reward, and whether they show the goal, float64[M].
+    """Frames with a reward of which it is stated whether they show the goal, and that, float64[M].
 
     The text says why reward and success cannot be compared; it is empty if they can.
     """
-    rows = frames.select(frames.answered)
-    if rows.success is None:
-        return NO_SUCCESS, rows, np.zeros(0)
-    reason = unusable_reward(frames) or unusable_classes(rows.success)
+    if frames.success is None:
+        return NO_SUCCESS, frames, np.zeros(0)
+    stated = frames.select(frames.is_stated)
+    rows = stated.select(stated.answered)
+    assert rows.success is not None, "it is stated of some"
+    reason = unusable_reward(stated) or unusable_classes(rows.success)
     return reason, rows, rows.success.astype(np.float64)
 
 

@@ -28,7 +28,8 @@ class ScoredFrames:
         step: int64[N], the number of the step that led to the frame; it rises within an episode.
         sources: where each of the E episodes is from, such as "random" or "expert".
         truth: float64[N], the reward of the ground truth; NaN where it is unknown, None where it is everywhere.
-        success: bool[N], whether the frame shows the goal; None where it is not stated.
+        success: bool[N], whether the frame shows the goal; None where it is stated of none.
+        stated: bool[N], of which frames that is stated; None: of all. Others are no failures, and count nowhere.
         quality: int64[E], FAILED, HALF_DONE or SUCCESSFUL; None where only `success` tells them apart.
 
     Raises:
@@ -42,10 +43,11 @@ class ScoredFrames:
     truth: np.ndarray | None = None
     success: np.ndarray | None = None
     quality: np.ndarray | None = None
+    stated: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         frames = len(self.rewards)
-        for name in ("rewards", "episode", "step", "truth", "success"):
+        for name in ("rewards", "episode", "step", "truth", "success", "stated"):
             array = getattr(self, name)
             if array is not None and np.shape(array) != (frames,):
                 raise BadInput(f"{name} has the shape {list(np.shape(array))}, and there are {frames} frames")
@@ -62,6 +64,15 @@ class ScoredFrames:
     def answered(self) -> np.ndarray:
         """bool[N], whether the model gave the frame a reward."""
         return np.asarray(np.isfinite(self.rewards))
+
+    @cached_property
+    def is_stated(self) -> np.ndarray:
+        """bool[N], whether it is stated if the frame shows the goal."""
+        if self.success is None:
+            return np.zeros(len(self.rewards), bool)
+        if self.stated is None:
+            return np.ones(len(self.rewards), bool)
+        return self.stated
 
     @property
     def missing(self) -> int:
@@ -89,7 +100,7 @@ class ScoredFrames:
         """Some of the frames, bool[N], and of the episodes those that have any."""
         episodes, episode = np.unique(self.episode[rows], return_inverse=True)
         arrays: dict[str, Any] = {}
-        for name in ("rewards", "step", "truth", "success"):
+        for name in ("rewards", "step", "truth", "success", "stated"):
             array = getattr(self, name)
             arrays[name] = None if array is None else array[rows]
         sources = [self.sources[number] for number in episodes]
