@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sightline.labels.parsing import expectation, parse_choice, parse_number, probabilities
 from sightline.labels.types import Outcome, Question, Segment
 from sightline.models.chat.messages import ChatReply, Token
 from sightline.teachers import prompts
 from sightline.teachers.chat import read_reply
-from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
 
 DEEP = '{"a":' * 15_000 + "1" + "}" * 15_000
 CHOICES = {
@@ -203,7 +203,7 @@ def test_replies_in_the_form_that_was_asked_for_are_read_as_all_others(
     """They are read by a shortcut."""
     text = f'{before}{{"reason": "{reason}", "answer": "{answer}"}}{after}'
     by_shortcut = parse_choice(text), parse_number(text, 9)
-    with patch("sightline.teachers.parsing._AS_ASKED", re.compile("(?!)")):
+    with patch("sightline.labels.parsing._AS_ASKED", re.compile("(?!)")):
         assert by_shortcut == (parse_choice(text), parse_number(text, 9))
 
 

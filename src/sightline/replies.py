@@ -1,6 +1,6 @@
 """Reader of language models' replies: leaves out their thinking, and finds JSON objects within other text.
 
-`agents.parsing` takes an action from the JSON, `teachers.parsing` an answer.
+`agents.parsing` takes an action from the JSON, `labels.parsing` an answer.
 
 Nothing here raises, whatever a model writes, nothing recurses, and the time is proportional to the reply's length.
 Wrong punctuation is accepted (missing or superfluous commas, line breaks in strings, values without quotes), since it

@@ -226,8 +226,8 @@ def _read_choice(exchange: ModelCall) -> Outcome | None:
 @cache
 def _choice_of(reply: str) -> Outcome | None:
     """The same of the reply's text, which is read once for the statistics and again for the disputed pairs."""
+    from sightline.labels.parsing import parse_choice
     from sightline.labels.types import Outcome
-    from sightline.teachers.parsing import parse_choice
 
     outcome = parse_choice(reply).outcome
     if outcome not in (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL):

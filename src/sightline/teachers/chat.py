@@ -21,6 +21,7 @@ from pydantic import NonNegativeFloat, PositiveInt, model_validator
 from sightline.config.blocks import Reach, checked_block
 from sightline.errors import BadInput
 from sightline.images import Picture
+from sightline.labels.parsing import expectation, parse_choice, parse_number, probabilities
 from sightline.labels.types import (
     MIRRORED,
     PREFERENCES,
@@ -38,10 +39,8 @@ from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Refused
 from sightline.models.chat.retiring import retirement_of
 from sightline.models.chat.streaming import CancelToken, stream_async
 from sightline.models.prompt_files import PromptFile, PromptText
-from sightline.runs.trust import is_this_machine
 from sightline.teachers import prompts
 from sightline.teachers.base import TeacherConfig, TeacherContext
-from sightline.teachers.parsing import expectation, parse_choice, parse_number, probabilities
 
 _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
@@ -194,11 +193,7 @@ class ChatTeacher(Teacher):
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         extra = json.dumps(config.options, sort_keys=True, default=str)
-        where = self._model.where
-        if config.url and is_this_machine(config.url):
-            # Not of a port: a server here is known by its model.
-            host = where.partition("?")[0].partition("/")[0]
-            where = "this machine" + where.removeprefix(host)
+        where = config.place(self._model)
         self.signature = (
             f"chat provider={config.provider} where={where} model={config.model} "
             f"prompts={words} {settings} options={extra}"

@@ -1,6 +1,6 @@
 """Prompts of the chat teacher.
 
-A comparison in one stage, with `structured=False` (replies are read by `parsing.py`):
+A comparison in one stage, with `structured=False` (replies are read by `labels/parsing.py`):
 
     The first picture:
     <picture>

@@ -89,6 +89,13 @@ class ChatModelConfig(Strict):
             model: ChatModel = provider.of(self)
         return model
 
+    def place(self, model: ChatModel) -> str:
+        """Where answers are from, for signatures: a server on this machine is known by its model, not by its port."""
+        if not self.url or not is_this_machine(self.url):
+            return model.where
+        host = model.where.partition("?")[0].partition("/")[0]
+        return "this machine" + model.where.removeprefix(host)
+
     def limits(self, model: ChatModel) -> Limits:
         """How often the model may be asked; one that answers in batches takes its own time."""
         timeout = None if model.batched else self.timeout

@@ -56,6 +56,7 @@ class HostedModel:
     needs_key: ClassVar[bool] = True
     package: ClassVar[str] = ""
     extra: ClassVar[str] = ""
+    begins_replies: ClassVar[bool] = False
 
     @classmethod
     def of(cls, config: ChatModelConfig) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
@@ -14,7 +14,7 @@ from sightline.config.agents import WeightType
 from sightline.errors import BadInput, RunFailed, nearest
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Rejected, Token
 from sightline.models.device import choose_device, fast_dtype
-from sightline.models.vlm.types import ChatTurn, Sample
+from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence
 from sightline.replies import with_common_marks
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class LocalModel:
     where = "this machine"
     batched = True
     hosted: ClassVar[bool] = False
+    begins_replies: ClassVar[bool] = True
 
     @classmethod
     def of(cls, config: ChatModelConfig) -> LocalModel:
@@ -102,6 +103,38 @@ class LocalModel:
             stop.set()
             answering.cancel()
 
+    def replies(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
+        """Replies to requests that are alike but for their words and pictures, in batches that depend on nothing else:
+        the same requests get the same replies, to the last digit."""
+        vlm = self._load()
+        replies: list[ChatReply] = []
+        for start in range(0, len(requests), self._batch_size):
+            batch = list(requests[start : start + self._batch_size])
+            replies += self._generate(vlm, batch, threading.Event())
+        return replies
+
+    def choice_logprobs(self, requests: Sequence[ChatRequest], choices: Sequence[str]) -> np.ndarray:
+        """Log-probabilities of the first token of replies, float64[N, C] in nats: how probable each choice is, of all
+        tokens that the model might write there. Batches are as of `replies`.
+
+        Raises:
+            BadInput: a choice is not one token of this model, after the request's beginning of a reply.
+        """
+        import torch
+
+        vlm = self._load()
+        logprobs: list[np.ndarray] = []
+        for start in range(0, len(requests), self._batch_size):
+            sequences: list[TokenSequence] = []
+            for request in requests[start : start + self._batch_size]:
+                prompt = _prompt(vlm, request)
+                tokens = _choice_tokens(vlm, request.beginning, choices)
+                sequences += [TokenSequence.of_reply(prompt, np.array([token], np.int64)) for token in tokens]
+            with torch.inference_mode():
+                scored = vlm.score(sequences).logprobs
+            logprobs.append(scored.double().cpu().numpy().reshape(-1, len(choices)))
+        return np.concatenate([np.zeros((0, len(choices))), *logprobs])
+
     def _next_batch(
         self, waiting: list[tuple[ChatRequest, asyncio.Future[ChatReply]]]
     ) -> list[tuple[ChatRequest, asyncio.Future[ChatReply]]]:
@@ -134,7 +167,7 @@ class LocalModel:
         if not requests:  # whoever asked has gone
             return []
         first = requests[0]
-        prompts = [vlm.encode([ChatTurn.of_parts(request.parts)], request.system) for request in requests]
+        prompts = [_prompt(vlm, request) for request in requests]
         # Fresh numbers each time: votes on one question are to differ.
         uniforms: np.ndarray | None = None
         if first.temperature:
@@ -151,6 +184,34 @@ class LocalModel:
         if stop.is_set():
             raise RunFailed("stopped")
         return [_reply(vlm, len(prompt.ids), sample) for prompt, sample in zip(prompts, samples, strict=True)]
+
+
+def _prompt(vlm: VLM, request: ChatRequest) -> Prompt:
+    return vlm.encode([ChatTurn.of_parts(request.parts)], request.system, request.beginning)
+
+
+def _choice_tokens(vlm: VLM, beginning: str, choices: Sequence[str]) -> list[int]:
+    """The token by which each choice goes on from the beginning of a reply.
+
+    `True` at the beginning of a reply and ` True` after words are different tokens: so they are found together with
+    what stands before them.
+    """
+    before = vlm.tokens.encode(beginning) if beginning else []
+    # A word that goes on from a word is parted from it.
+    gap = " " if beginning and not beginning[-1].isspace() else ""
+    found: list[int] = []
+    for choice in choices:
+        ids = vlm.tokens.encode(f"{beginning}{gap}{choice}")
+        if ids[: len(before)] != before or len(ids) != len(before) + 1:
+            pieces = [vlm.decode([token]) for token in ids[len(before) :]]
+            raise BadInput(
+                f"the choice '{choice}' is not one token of this model ({pieces}), and the probability of a part says "
+                "something else; name other words in the prompt's section [choices]"
+            )
+        found.append(ids[-1])
+    if len(set(found)) < len(found):
+        raise BadInput(f"the choices {', '.join(choices)} begin with the same token of this model; name other words")
+    return found
 
 
 def _reply(vlm: VLM, prompt_tokens: int, sample: Sample) -> ChatReply:

@@ -25,6 +25,8 @@ class ChatRequest:
         occasion: the same for two requests of which one answer serves both, such as one that is sent again after a
             time-out or a kill; empty if every request is to have an answer of its own.
         system: what the model is told before the turn (a system message); empty for nothing.
+        beginning: the first words of the reply, which the model goes on from; empty for none. Models without
+            `begins_replies` cannot be sent any.
     """
 
     parts: tuple[Part, ...]
@@ -34,12 +36,13 @@ class ChatRequest:
     alternatives: int = 0
     occasion: str = ""
     system: str = ""
+    beginning: str = ""
 
     @property
     def text(self) -> str:
         """All of it as text, with a mark where a picture stands."""
         turn = [part if isinstance(part, str) else "[picture]" for part in self.parts]
-        return "\n".join(text for text in (self.system, *turn) if text)
+        return "\n".join(text for text in (self.system, *turn, self.beginning) if text)
 
 
 @dataclass(frozen=True)
@@ -197,12 +200,14 @@ class ChatModel(Protocol):
         package: module of the client that it needs; empty if there is none.
         extra: of Sightline, by which that client is installed; empty if it is none of ours.
         batched: whether it answers requests together as they come, so that time-outs for one make no sense.
+        begins_replies: whether a request may hold the beginning of its reply.
     """
 
     hosted: ClassVar[bool]
     key_env: ClassVar[str] = ""
     package: ClassVar[str] = ""
     extra: ClassVar[str] = ""
+    begins_replies: ClassVar[bool] = False
     where: str
     batched: bool
 

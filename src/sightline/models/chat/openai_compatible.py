@@ -41,6 +41,7 @@ class OpenAICompatible(HostedModel):
     key_env: ClassVar[str] = "OPENAI_API_KEY"
     usual_path: ClassVar[str] = "/v1"
     needs_key: ClassVar[bool] = False
+    begins_replies: ClassVar[bool] = True
 
     @contextlib.asynccontextmanager
     async def _posting(self) -> AsyncIterator[Post]:
@@ -98,6 +99,10 @@ class OpenAICompatible(HostedModel):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if request.alternatives:
             body |= {"logprobs": True, "top_logprobs": request.alternatives}
+        if request.beginning:
+            # Fields of vLLM and SGLang. Other servers refuse them, or go on from such a message by themselves.
+            messages.append({"role": "assistant", "content": request.beginning})
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
         # The user's own fields come last, so that they can replace ours, or by None take one out.
         body |= self._options
         return {name: value for name, value in body.items() if value is not None}

@@ -73,12 +73,13 @@ class PromptEncoder:
         self._token_cache: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
         self._split_pictures = self._can_split_pictures()
 
-    def encode(self, turns: Sequence[ChatTurn], system: str = "") -> Prompt:
+    def encode(self, turns: Sequence[ChatTurn], system: str = "", beginning: Sequence[int] = ()) -> Prompt:
         """Build the prompt of a conversation whose last turn has no reply yet.
 
         Args:
             turns: the conversation.
             system: what the model is told before the first turn; empty for nothing.
+            beginning: ids of the first tokens of the reply that is asked for.
 
         Raises:
             BadInput: the chat template or the processor does not support such a conversation.
@@ -94,6 +95,8 @@ class PromptEncoder:
             parts.append(segment)
             if number < len(turns) - 1:
                 parts.append(Prompt(np.asarray(turn.reply, np.int64)))
+        if beginning:
+            parts.append(Prompt(np.asarray(beginning, np.int64)))
         return _concatenate(parts)
 
     def unexpanded(self, turns: Sequence[ChatTurn]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Parser of a teacher's replies: a choice, a level or a score, and how probable each answer was.
+"""Parser of the replies of teachers and judges: a choice, a level or a score, and how probable each answer was.
 
 No function here raises for any reply, and none guesses. A reply counts if it gives exactly one of the
 answers that were offered: under the key `answer` of a closed JSON object (bare, in a code fence, or in prose; at any
