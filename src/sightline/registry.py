@@ -36,6 +36,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
     "reward": {
         "zero_shot": "sightline.rewards.zero_shot:ZeroShotConfig",
         "image_text_matching": "sightline.rewards.image_text_matching:ImageTextMatchingConfig",
+        "judge": "sightline.rewards.judge:JudgeConfig",
         "progress": "sightline.rewards.progress:ProgressConfig",
         "learned": "sightline.preferences.config:LearnedConfig",
         "ground_truth": "sightline.rewards.ground_truth:GroundTruthConfig",

@@ -16,7 +16,7 @@
 A line that holds a word in square brackets and nothing else begins a section. `{name}` is a variable, replaced by
 words or by pictures, once: what is put in is not searched again. `{{name}}` is `{name}` itself, and all other braces
 are themselves, so that JSON can stand in a prompt as it is. Where there is a section `picture`, each picture of a
-variable is shown by it, one after the other. Nothing is computed: a file of a stranger is no program.
+variable of several is shown by it, one after the other. Nothing is computed: a file of a stranger is no program.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EACH_PICTURE = "picture"
 NUMBER = "number"
 """Variable of that section: 1 for the first picture."""
 
-Value = str | Sequence[Picture]
+Value = str | Picture | Sequence[Picture]
 """What takes the place of a variable."""
 
 
@@ -86,7 +86,7 @@ class PromptFile:
             if variable is None:
                 continue
             value = values[variable]
-            if isinstance(value, str):
+            if isinstance(value, str | Picture):
                 pieces.append(value)
             else:
                 pieces += self._shown(value)

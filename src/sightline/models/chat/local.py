@@ -127,8 +127,8 @@ class LocalModel:
         for start in range(0, len(requests), self._batch_size):
             sequences: list[TokenSequence] = []
             for request in requests[start : start + self._batch_size]:
-                prompt = _prompt(vlm, request)
-                tokens = _choice_tokens(vlm, request.beginning, choices)
+                before, tokens = _choice_tokens(vlm, request.beginning, choices)
+                prompt = _prompt(vlm, request, before)
                 sequences += [TokenSequence.of_reply(prompt, np.array([token], np.int64)) for token in tokens]
             with torch.inference_mode():
                 scored = vlm.score(sequences).logprobs
@@ -186,32 +186,38 @@ class LocalModel:
         return [_reply(vlm, len(prompt.ids), sample) for prompt, sample in zip(prompts, samples, strict=True)]
 
 
-def _prompt(vlm: VLM, request: ChatRequest) -> Prompt:
-    return vlm.encode([ChatTurn.of_parts(request.parts)], request.system, request.beginning)
+def _prompt(vlm: VLM, request: ChatRequest, beginning: Sequence[int] | None = None) -> Prompt:
+    """A request's prompt, with the ids of the beginning of its reply, or those of its words."""
+    if beginning is None:
+        beginning = vlm.tokens.encode(request.beginning) if request.beginning else []
+    return vlm.encode([ChatTurn.of_parts(request.parts)], request.system, beginning)
 
 
-def _choice_tokens(vlm: VLM, beginning: str, choices: Sequence[str]) -> list[int]:
-    """The token by which each choice goes on from the beginning of a reply.
+def _choice_tokens(vlm: VLM, beginning: str, choices: Sequence[str]) -> tuple[list[int], list[int]]:
+    """Ids of the beginning of a reply, and the one token by which each choice goes on from it.
 
-    `True` at the beginning of a reply and ` True` after words are different tokens: so they are found together with
-    what stands before them.
+    `True` where a reply begins and ` True` after words are different tokens: so they are found together with what
+    stands before them. Digits are often tokens without a space, which is then the last token of the beginning.
+
+    Raises:
+        BadInput: a choice takes more tokens than one, or two of them begin alike.
     """
-    before = vlm.tokens.encode(beginning) if beginning else []
     # A word that goes on from a word is parted from it.
     gap = " " if beginning and not beginning[-1].isspace() else ""
-    found: list[int] = []
-    for choice in choices:
-        ids = vlm.tokens.encode(f"{beginning}{gap}{choice}")
-        if ids[: len(before)] != before or len(ids) != len(before) + 1:
-            pieces = [vlm.decode([token]) for token in ids[len(before) :]]
+    whole = [vlm.tokens.encode(f"{beginning}{gap}{choice}") for choice in choices]
+    starts = [vlm.tokens.encode(start) for start in (beginning, beginning + gap) if start] or [[]]
+    before = whole[0][:-1]
+    for choice, ids in zip(choices, whole, strict=True):
+        if before not in starts or ids[:-1] != before:
+            pieces = [vlm.decode([token]) for token in ids]
             raise BadInput(
                 f"the choice '{choice}' is not one token of this model ({pieces}), and the probability of a part says "
                 "something else; name other words in the prompt's section [choices]"
             )
-        found.append(ids[-1])
-    if len(set(found)) < len(found):
-        raise BadInput(f"the choices {', '.join(choices)} begin with the same token of this model; name other words")
-    return found
+    tokens = [ids[-1] for ids in whole]
+    if len(set(tokens)) < len(tokens):
+        raise BadInput(f"the choices {', '.join(choices)} are the same token of this model; name other words")
+    return before, tokens
 
 
 def _reply(vlm: VLM, prompt_tokens: int, sample: Sample) -> ChatReply:

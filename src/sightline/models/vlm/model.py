@@ -171,9 +171,9 @@ class VLM:
 
     # -- prompts and sampling ------------------------------------------------------------------------------------------
 
-    def encode(self, turns: Sequence[ChatTurn], system: str = "", beginning: str = "") -> Prompt:
+    def encode(self, turns: Sequence[ChatTurn], system: str = "", beginning: Sequence[int] = ()) -> Prompt:
         """Build the prompt for a reply to the last of some turns; see `PromptEncoder`."""
-        return self._encoder.encode(turns, system, tuple(self.tokens.encode(beginning) if beginning else ()))
+        return self._encoder.encode(turns, system, beginning)
 
     def unexpanded(self, turns: Sequence[ChatTurn]) -> list[int]:
         """Token ids of the same prompt with one placeholder per picture; see `PromptEncoder`."""

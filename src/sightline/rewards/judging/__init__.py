@@ -1,0 +1,1 @@
+"""What a judge is asked, what its replies mean, and how it is asked."""

@@ -1,0 +1,275 @@
+"""A judge is asked: a model in this process, or one at a provider; what was answered before is not asked again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sightline.images import Picture
+from sightline.models.chat.calling import Attempt, RateLimitedClient
+from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Rejected, Transient
+from sightline.models.chat.streaming import stream_async
+from sightline.rewards.base import Unavailable
+from sightline.rewards.judging.forms import ALTERNATIVES, Form, Verdict
+from sightline.rewards.servers.answers import KeptAnswers
+
+if TYPE_CHECKING:
+    from sightline.models.chat.config import ChatModelConfig
+
+Pictures = tuple[Picture, ...]
+ENOUGH = 50
+"""Questions from which on the share of those without an answer is judged."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a judge is asked, beside the settings of the model.
+
+    Attributes:
+        orders: random orders of which the mean counts, in forms that shuffle.
+        missing: share of questions that may have no answer.
+        input_price, output_price: of a million tokens.
+    """
+
+    orders: int
+    missing: float
+    input_price: float
+    output_price: float
+
+
+class Judge:
+    """A model that is asked about pictures, in one form.
+
+    Args:
+        model: it.
+        config: its settings.
+        form: what is asked, and how replies are read.
+        asking: how often, for how much.
+        signature: all that an answer depends on, beside the pictures.
+        answers: those that are kept, and the costs.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        config: ChatModelConfig,
+        form: Form,
+        asking: Asking,
+        signature: str,
+        answers: KeptAnswers,
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._form = form
+        self._asking = asking
+        self._signature = signature.encode()
+        self._answers = answers
+        self._client = RateLimitedClient(config.limits(model))
+        # Those of the call before: the first steps of a chunk are asked about with the chunk before as well.
+        self._recent: dict[bytes, float] = {}
+        self._reasons: Counter[str] = Counter()
+
+    def values(self, questions: Sequence[Pictures]) -> np.ndarray:
+        """float64[M], the number for the last of the pictures of each question; NaN where there is no answer.
+
+        Raises:
+            Unavailable: the model cannot be asked, or too many questions have had no answer.
+        """
+        keys = [self._key(pictures) for pictures in questions]
+        known: dict[bytes, float] = {}
+        asked: dict[bytes, Pictures] = {}
+        for key, pictures in zip(keys, questions, strict=True):
+            value = self._known(key, pictures)
+            if value is not None:
+                known[key] = value
+            else:
+                asked[key] = pictures
+        if asked:
+            known |= self._asked(asked)
+        self._recent = known
+        return np.array([known[key] for key in keys], np.float64)
+
+    def costs(self) -> dict[str, float]:
+        """What has been spent and counted so far."""
+        return self._answers.costs()
+
+    def _known(self, key: bytes, pictures: Pictures) -> float | None:
+        if len(pictures) < self._form.fewest_pictures:
+            return 0.0
+        if key in self._recent:
+            return self._recent[key]
+        kept = self._answers.find(key)
+        return None if kept is None else float(kept[0])
+
+    def _key(self, pictures: Pictures) -> bytes:
+        content = hashlib.sha256(self._signature)
+        for picture in pictures:
+            content.update(str(picture.digest).encode())
+        return content.digest()
+
+    def _asked(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, float]:
+        """Numbers of questions that were not answered before."""
+        if self._model.batched:
+            verdicts = self._asked_here(asked)
+            # All at once: had a kill left half of them, the rest would be computed in other batches when the run goes
+            # on, and might differ in the last digit.
+            self._keep({key: verdict.value for key, verdict in verdicts.items()})
+        else:
+            verdicts = self._asked_elsewhere(asked)
+        values: dict[bytes, float] = {}
+        for key, verdict in verdicts.items():
+            values[key] = np.nan if verdict.value is None else float(np.float32(verdict.value))
+            if verdict.value is None:
+                self._reasons[verdict.reason] += 1
+        self._refuse_too_many()
+        return values
+
+    def _keep(self, values: Mapping[bytes, float | None]) -> None:
+        numbers: dict[bytes, np.ndarray] = {}
+        for key, value in values.items():
+            numbers[key] = np.array([np.nan if value is None else value], np.float32)
+        missing = sum(value is None for value in values.values())
+        self._answers.keep_all(numbers, {"asked": float(len(values)), "unanswered": float(missing)})
+
+    def _refuse_too_many(self) -> None:
+        costs = self._answers.costs()
+        asked = costs.get("asked", 0.0)
+        unanswered = costs.get("unanswered", 0.0)
+        if asked < ENOUGH or unanswered <= self._asking.missing * asked:
+            return
+        reason = ""
+        if self._reasons:
+            reason = f", most often because {self._reasons.most_common(1)[0][0]}"
+        raise Unavailable(
+            f"the judge has given no answer to {unanswered:.0f} of {asked:.0f} questions{reason}; look at 'sightline "
+            "label show-prompt', ask another model, or allow more by reward.missing"
+        )
+
+    # -- in this process -----------------------------------------------------------------------------------------------
+
+    def _asked_here(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, Verdict]:
+        model: Any = self._model
+        if not self._form.choices:
+            return self._read_here(asked)
+        requests = [self._request(key, pictures, 0)[0] for key, pictures in asked.items()]
+        logprobs = model.choice_logprobs(requests, self._form.choices)
+        unlikely = np.exp(logprobs).sum(axis=1) < 0.5
+        self._answers.add({"unlikely": float(unlikely.sum())})
+        return {key: Verdict(self._form.value_of(row)) for key, row in zip(asked, logprobs, strict=True)}
+
+    def _read_here(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, Verdict]:
+        """Numbers that are read in replies; what gives none is asked once more, in another order."""
+        model: Any = self._model
+        of_orders: dict[bytes, list[Verdict]] = {key: [] for key in asked}
+        for order in range(self._orders):
+            left = dict(asked)
+            for attempt in range(self._attempts):
+                made = [self._request(key, left[key], order * self._attempts + attempt) for key in left]
+                replies = model.replies([request for request, _ in made])
+                again: dict[bytes, Pictures] = {}
+                for key, (_, last), reply in zip(left, made, replies, strict=True):
+                    verdict = self._form.read(reply, last, len(left[key]) - 1)
+                    if verdict.value is None and attempt + 1 < self._attempts:
+                        again[key] = left[key]
+                    else:
+                        of_orders[key].append(verdict)
+                left = again
+        return {key: _mean(verdicts) for key, verdicts in of_orders.items()}
+
+    # -- at a provider -------------------------------------------------------------------------------------------------
+
+    def _asked_elsewhere(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, Verdict]:
+        keys = list(asked)
+
+        async def answer(ask: Ask, key: bytes) -> Verdict:
+            return await self._interview(ask, key, asked[key])
+
+        verdicts: dict[bytes, Verdict] = {}
+        self._client.exhausted = None
+        for place, verdict in stream_async(self._model.connected, answer, keys, self._config.concurrency):
+            # On disk before it is used, so that a kill loses nothing that is paid for.
+            self._keep({keys[place]: verdict.value})
+            verdicts[keys[place]] = verdict
+        return {key: verdicts[key] for key in keys}
+
+    async def _interview(self, ask: Ask, key: bytes, pictures: Pictures) -> Verdict:
+        verdicts: list[Verdict] = []
+        for order in range(self._orders):
+            verdict = Verdict(None)
+            for attempt in range(self._attempts):
+                request, last = self._request(key, pictures, order * self._attempts + attempt)
+                reply = await self._reply(ask, request)
+                if isinstance(reply, Verdict):
+                    return reply
+                verdict = self._form.read(reply, last, len(pictures) - 1)
+                if verdict.value is not None:
+                    break
+            if verdict.value is None:
+                return verdict
+            verdicts.append(verdict)
+        return _mean(verdicts)
+
+    async def _reply(self, ask: Ask, request: ChatRequest) -> ChatReply | Verdict:
+        """The reply to a request, or no answer where the model declines or says nothing.
+
+        Raises:
+            Unavailable: it cannot be asked.
+        """
+        attempts = await self._client.attempts(ask, request, self._record)
+        last = attempts[-1]
+        if last.reply is not None:
+            return last.reply
+        if isinstance(last.error, Transient | Rejected):
+            raise Unavailable(f"the judge at {self._model.where} cannot be asked: {last.error}")
+        return Verdict(None, str(last.error))
+
+    def _record(self, attempt: Attempt) -> None:
+        """Count what an attempt has cost; also one that failed may have read the prompt."""
+        spent = {"requests": 1.0}
+        response = attempt.reply or attempt.error
+        if response is not None:
+            cost = response.input_tokens * self._asking.input_price + response.output_tokens * self._asking.output_price
+            spent |= {
+                "input_tokens": float(response.input_tokens),
+                "output_tokens": float(response.output_tokens),
+                "money": cost / 1e6,
+            }
+        self._answers.add(spent)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _orders(self) -> int:
+        return self._asking.orders if self._form.shuffles else 1
+
+    @property
+    def _attempts(self) -> int:
+        """Another order is another request; the same one would have the same reply."""
+        return 2 if self._form.shuffles else 1
+
+    def _request(self, key: bytes, pictures: Pictures, variant: int) -> tuple[ChatRequest, int]:
+        """A request, and the number of the last picture in it; each variant shows the pictures in another order."""
+        request, last = self._form.request(pictures, int.from_bytes(key[:8], "big"), variant)
+        request = replace(
+            request,
+            schema=request.schema if self._config.structured else None,
+            temperature=self._config.temperature,
+            max_tokens=self._form.shortest or self._config.max_tokens,
+            alternatives=ALTERNATIVES if self._form.choices else 0,
+            # A request that is sent again after a kill is the same one, and not to be paid for twice.
+            occasion=f"judge {key.hex()} {variant}",
+        )
+        return request, last
+
+
+def _mean(verdicts: Sequence[Verdict]) -> Verdict:
+    """The mean over several orders; no answer where one of them has none."""
+    values = [verdict.value for verdict in verdicts if verdict.value is not None]
+    if len(values) < len(verdicts):
+        return next(verdict for verdict in verdicts if verdict.value is None)
+    return Verdict(float(np.mean(values)))
