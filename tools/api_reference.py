@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
     "Rewards": (
         *("ZeroShotReward", "ProgressReward", "LearnedReward", "wrap", "RecordFrame", "RewardModel", "Clip"),
-        "LeRobotReward",
+        *("LeRobotReward", "JudgeReward"),
     ),
     "Teachers and labels": (
         *("ChatTeacher", "EncoderTeacher", "ScriptedTeacher", "Teacher", "Answer", "LabelStore", "fit_reward"),

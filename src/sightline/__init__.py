@@ -32,6 +32,7 @@ _PUBLIC = {
     "ZeroShotReward": "sightline.rewards.zero_shot:ZeroShotReward",
     "ProgressReward": "sightline.rewards.progress:ProgressReward",
     "LearnedReward": "sightline.rewards.learned.reward:LearnedReward",
+    "JudgeReward": "sightline.rewards.judge:JudgeReward",
     "wrap": "sightline.rewards.wrap:wrap",
     "RecordFrame": "sightline.envs.record_frame:RecordFrame",
     "LeRobotReward": "sightline.rewards.lerobot:LeRobotReward",
@@ -71,6 +72,7 @@ __all__ = [
     "Clip",
     "EncoderTeacher",
     "FeedbackConfig",
+    "JudgeReward",
     "LabelStore",
     "LeRobotReward",
     "LearnedReward",
@@ -112,6 +114,7 @@ if TYPE_CHECKING:
     from sightline.registry import register
     from sightline.rewards.base import Clip, RewardModel
     from sightline.rewards.config import RewardConfig, RewardSetup
+    from sightline.rewards.judge import JudgeReward
     from sightline.rewards.learned.reward import LearnedReward
     from sightline.rewards.lerobot import LeRobotReward
     from sightline.rewards.progress import ProgressReward

@@ -227,7 +227,7 @@ def _train_control(
     if not resume:  # a run that goes on computes as it began
         recipe = with_dtypes(recipe)
     with owned_run(path, recipe, resume, command) as begin:
-        setup = build_setup(recipe)
+        setup = build_setup(recipe, folder=path)
         folder = begin()
         if check is not None:
             folder.write_json("check.json", check)

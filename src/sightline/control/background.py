@@ -199,7 +199,7 @@ class BackgroundValidation:
 def _setup(run: Path) -> ControlSetup:
     # The process that asks has built the same; what it trusts needs no second question.
     recipe = for_control(RunFolder(run).trusted_recipe(trust=True, asks=False))
-    return build_setup(recipe, asks=False)
+    return build_setup(recipe, asks=False, folder=run)
 
 
 def _serve(run: Path) -> None:

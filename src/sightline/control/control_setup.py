@@ -121,11 +121,12 @@ def _known(episodes: int | None) -> int:
     return episodes
 
 
-def build_setup(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
+def build_setup(recipe: ControlRecipe, asks: bool = True, folder: Path | None = None) -> ControlSetup:
     """Load the models, find the environment and reach the teacher of a completed recipe.
 
     Args:
         asks: False leaves the teacher alone: evaluation of what it has taught needs neither its key nor its server.
+        folder: of the run, where a reward keeps what it has paid for; None where it keeps nothing.
 
     Raises:
         BadInput, RunFailed: as the learner, the encoders, the words, the teacher and the environment say.
@@ -135,7 +136,7 @@ def build_setup(recipe: ControlRecipe, asks: bool = True) -> ControlSetup:
     if recipe.wandb:
         check_wandb()
     context = RewardContext(
-        recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_observation(recipe, *size)
+        recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_observation(recipe, *size), folder
     )
     reward = build_reward(reward_config(recipe.reward), context)
     if recipe.replay is not None:

@@ -357,6 +357,8 @@ class ControlTrainer:
         for name, value in self.model.logger.name_to_value.items():
             if name.startswith("train/"):
                 values[name] = float(value)
+        for name, amount in self._reward.costs().items():
+            values[f"reward/{name}"] = amount
         self._warn_of_environments(values)
         self._warn_of_constants(rewards)
         self.session.log(step, values)

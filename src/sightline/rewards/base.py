@@ -188,6 +188,10 @@ class RewardModel:
         rewards: np.ndarray = stream(Clip.of_states(self.needs, array))[0]
         return rewards
 
+    def costs(self) -> dict[str, float]:
+        """What its rewards have cost so far, over all sessions of a run, by name; empty where nothing is counted."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Learned state of the reward model, as arrays and plain data; empty if nothing is ever learned."""
         return {}
@@ -257,6 +261,11 @@ class Interrupted(Exception):
     far is in its state."""
 
 
+class Unavailable(RunFailed):
+    """A reward model gives no rewards for now, such as one whose server is down; the message says why in one line. A
+    run saves and stops, and goes on from there with --resume."""
+
+
 READERS = ("reward", "embed", "capture")
 """Methods that read frames."""
 
@@ -287,6 +296,15 @@ def common_shrinker(models: Sequence[RewardModel]) -> Shrink:
     if not common or len(common) < len(shrinkers):
         return lambda frames: frames
     return Shrinker(common[0], lambda full, small: all(np.array_equal(shrink(full), small) for shrink in common))
+
+
+def added_costs(models: Sequence[RewardModel]) -> dict[str, float]:
+    """What several reward models have cost together."""
+    total: dict[str, float] = {}
+    for model in models:
+        for name, amount in model.costs().items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
 
 
 class RewardStream:

@@ -33,6 +33,7 @@ class RewardContext:
         seed: of the run.
         asks: False if no teacher will be asked, because what it has taught is only evaluated.
         first_seen: the environment's first frame at a size (None: its own), or with `states=True` its first state.
+        folder: of the run, where what was paid for is kept; None where nothing is.
     """
 
     goal: tuple[str, ...]
@@ -40,6 +41,7 @@ class RewardContext:
     seed: int
     asks: bool
     first_seen: Callable[[tuple[int, int] | None, bool], np.ndarray]
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)

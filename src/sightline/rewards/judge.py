@@ -124,7 +124,11 @@ class JudgeConfig(RewardConfig, ChatModelConfig):
     def build(self, context: RewardContext) -> RewardSetup:
         end = retirement_of(self.provider, self.model)
         settings = self.model_dump(exclude={"kind"})
-        model = JudgeReward(context.goal, baseline=context.baseline, folder=context.folder, **settings)
+        folder = context.folder
+        if not context.asks and self.open().batched:
+            # What evaluates beside training computes in batches of its own, whose last digits training must not find.
+            folder = None
+        model = JudgeReward(context.goal, baseline=context.baseline, folder=folder, **settings)
         if context.asks:
             model.check()
         return RewardSetup(model, self.frame_size, warnings=() if end is None else (str(end),))
@@ -243,7 +247,7 @@ class JudgeReward(RewardModel):
         if self.config.every == "end":
             if clip.ended is None:
                 raise BadInput("reward.every=end needs to know where episodes end, which this clip does not say")
-            return clip.ended & self._whole(clip.first)
+            return np.asarray(clip.ended & self._whole(clip.first))
         asked = np.zeros((steps, envs), bool)
         for env in range(envs):
             for begin, end in _episodes(clip.first[:, env]):
@@ -253,7 +257,7 @@ class JudgeReward(RewardModel):
         whole = self._whole(clip.first)
         # The first whole window of a clip that goes on with an episode: the last one of the clip before.
         earliest = whole & ~np.concatenate([np.zeros((1, envs), bool), whole[:-1]])
-        return (asked | earliest) & whole
+        return np.asarray((asked | earliest) & whole)
 
     def _whole(self, first: np.ndarray) -> np.ndarray:
         """bool[T, N], whether a step's window lies in the clip or begins with its episode. Earlier steps were asked

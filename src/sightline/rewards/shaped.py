@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from sightline.config.recipe import REWARD, RewardBlock
-from sightline.rewards.base import Clip, RewardModel, common_shrinker, windows
+from sightline.rewards.base import Clip, RewardModel, added_costs, common_shrinker, windows
 from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
 from sightline.rewards.ground_truth import GroundTruthConfig
 
@@ -64,6 +64,9 @@ class ShapedReward(RewardModel):
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrink(frames)
+
+    def costs(self) -> dict[str, float]:
+        return added_costs(self.parts)
 
     def reward(self, clip: Clip) -> np.ndarray:
         reward_model, potential_model = self.parts

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sightline.config.basics import Strict
 from sightline.config.recipe import REWARD, RewardBlock
-from sightline.rewards.base import Clip, RewardModel, common_shrinker
+from sightline.rewards.base import Clip, RewardModel, added_costs, common_shrinker
 from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
 
 
@@ -57,6 +57,9 @@ class WeightedSum(RewardModel):
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrink(frames)
+
+    def costs(self) -> dict[str, float]:
+        return added_costs(self.models)
 
     def reward(self, clip: Clip) -> np.ndarray:
         total = np.zeros(clip.shape, np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,6 +74,7 @@ class Judge:
         # Those of the call before: the first steps of a chunk are asked about with the chunk before as well.
         self._recent: dict[bytes, float] = {}
         self._reasons: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def values(self, questions: Sequence[Pictures]) -> np.ndarray:
         """float64[M], the number for the last of the pictures of each question; NaN where there is no answer.
@@ -80,6 +82,11 @@ class Judge:
         Raises:
             Unavailable: the model cannot be asked, or too many questions have had no answer.
         """
+        # One call at a time: training and evaluation may ask side by side.
+        with self._lock:
+            return self._values(questions)
+
+    def _values(self, questions: Sequence[Pictures]) -> np.ndarray:
         keys = [self._key(pictures) for pictures in questions]
         known: dict[bytes, float] = {}
         asked: dict[bytes, Pictures] = {}

@@ -1,1 +1,1 @@
-"""Reward servers: what travels to them and back, the client, and our own server (`docs/reward-servers.md`)."""
+"""Answers of reward servers and judges that are kept."""

@@ -1,4 +1,4 @@
-"""KeptAnswers of a reward server that are kept: a request that was answered once is never paid for again.
+"""Answers of reward servers and judges that are kept: a request that was answered once is never paid for again.
 
 An SQLite database in the folder of the run. Its keys are digests of all that an answer depends on, so that a run that
 is resumed finds what it has asked before, and bit for bit what it was told then. What all requests have cost is
