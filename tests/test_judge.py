@@ -87,8 +87,8 @@ def test_a_word_with_and_without_its_space_is_one_word_and_capitals_are_another(
 )
 def test_what_a_server_does_not_state_is_no_number(stated: list[tuple[str, float]]) -> None:
     form = YesNo(YesNo.parse(bundled_prompt("yes_no")), (GOAL,), ())
-    verdict = form.read(ChatReply("True", tokens=(Token("True", tuple(stated)),)), 1, 1)
-    assert verdict.value is None and "is not among the" in verdict.reason
+    reading = form.read(ChatReply("True", tokens=(Token("True", tuple(stated)),)), 1, 1)
+    assert reading.value is None and "is not among the" in reading.reason
     assert form.read(ChatReply("True"), 1, 1).reason == "the server gives no log-probabilities"
 
 

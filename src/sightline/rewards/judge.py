@@ -213,19 +213,19 @@ class JudgeReward(RewardModel):
             Unavailable: the judge cannot be asked, or gives too few answers.
         """
         assert clip.frames is not None, "a model that needs frames is given frames"
-        asked = self._asked_steps(clip)
+        mask = self._steps_to_judge(clip)
         frames = to_numpy(clip.frames)
         starts = _episode_starts(clip.first)
         questions = []
-        for step, env in np.argwhere(asked):
+        for step, env in np.argwhere(mask):
             begin = max(starts[step, env], step - self._steps + 1)
             shown = frames[begin : step + 1, env]
             questions.append(tuple(map(Picture, self._picked(shown))))
         values = np.full(clip.shape, np.nan)
-        values[asked] = self._judge.values(questions)
+        values[mask] = self._judge.values(questions)
         if self.config.every == "end":
-            return _paid_at_the_end(values, asked)
-        values = _filled(values, clip.first)
+            return _pay_at_the_end(values, mask)
+        values = _interpolate(values, clip.first)
         if self.config.output == "difference":
             before = np.concatenate([values[:1], values[:-1]])
             values = np.where(clip.first, 0.0, values - before)
@@ -241,23 +241,23 @@ class JudgeReward(RewardModel):
             return frames[-1:]
         return np.asarray(frames[np.linspace(0, len(frames) - 1, count).round().astype(int)])
 
-    def _asked_steps(self, clip: Clip) -> np.ndarray:
+    def _steps_to_judge(self, clip: Clip) -> np.ndarray:
         """bool[T, N], the steps that the judge is asked about."""
         steps, envs = clip.shape
         if self.config.every == "end":
             if clip.ended is None:
                 raise BadInput("reward.every=end needs to know where episodes end, which this clip does not say")
             return np.asarray(clip.ended & self._whole(clip.first))
-        asked = np.zeros((steps, envs), bool)
+        mask = np.zeros((steps, envs), bool)
         for env in range(envs):
             for begin, end in _episodes(clip.first[:, env]):
                 # Backwards from the last step, so that chunks whose length is a multiple of `every` go on evenly.
-                asked[np.arange(end - 1, begin - 1, -self.config.every), env] = True
-                asked[begin, env] = True
+                mask[np.arange(end - 1, begin - 1, -self.config.every), env] = True
+                mask[begin, env] = True
         whole = self._whole(clip.first)
         # The first whole window of a clip that goes on with an episode: the last one of the clip before.
         earliest = whole & ~np.concatenate([np.zeros((1, envs), bool), whole[:-1]])
-        return np.asarray((asked | earliest) & whole)
+        return np.asarray((mask | earliest) & whole)
 
     def _whole(self, first: np.ndarray) -> np.ndarray:
         """bool[T, N], whether a step's window lies in the clip or begins with its episode. Earlier steps were asked
@@ -278,40 +278,40 @@ def _episode_starts(first: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum.accumulate(np.where(first, steps, 0), axis=0))
 
 
-def _filled(values: np.ndarray, first: np.ndarray) -> np.ndarray:
+def _interpolate(values: np.ndarray, first: np.ndarray) -> np.ndarray:
     """Values [T, N] with those that are NaN on the line between their neighbours in the same episode.
 
-    An episode of which nothing is known in this clip has the mean of all that is known, which claims nothing of it.
+    An episode without an answer in this clip has the mean of all answers, which claims nothing of it.
 
     Raises:
-        Unavailable: nothing is known at all.
+        Unavailable: there is no answer at all.
     """
     if np.isnan(values).all():
         raise Unavailable(f"the judge has no answer to any of {values.size} steps, and no reward is made up")
     mean = np.nanmean(values)
-    filled = values.copy()
+    complete = values.copy()
     for env in range(values.shape[1]):
         for begin, end in _episodes(first[:, env]):
             of_episode = values[begin:end, env]
-            known = np.flatnonzero(~np.isnan(of_episode))
-            if len(known):
-                filled[begin:end, env] = np.interp(np.arange(end - begin), known, of_episode[known])
+            answers = np.flatnonzero(~np.isnan(of_episode))
+            if len(answers):
+                complete[begin:end, env] = np.interp(np.arange(end - begin), answers, of_episode[answers])
             else:
-                filled[begin:end, env] = mean
-    return filled
+                complete[begin:end, env] = mean
+    return complete
 
 
-def _paid_at_the_end(values: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def _pay_at_the_end(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """float32[T, N]: the value at the last step of each episode, and otherwise 0.
 
     Raises:
         Unavailable: no episode of several has an answer.
     """
-    known = ~np.isnan(values)
-    if asked.any() and not known.any():
-        raise Unavailable(f"the judge has no answer to any of {asked.sum()} episodes, and no reward is made up")
-    paid = np.where(known, values, 0.0)
+    answers = ~np.isnan(values)
+    if mask.any() and not answers.any():
+        raise Unavailable(f"the judge has no answer to any of {mask.sum()} episodes, and no reward is made up")
+    rewards = np.where(answers, values, 0.0)
     # An episode without an answer is worth the mean of the others, which claims nothing of it.
-    if known.any():
-        paid[asked & ~known] = np.nanmean(values)
-    return paid.astype(np.float32)
+    if answers.any():
+        rewards[mask & ~answers] = np.nanmean(values)
+    return rewards.astype(np.float32)

@@ -16,7 +16,7 @@ from sightline.models.chat.calling import Attempt, RateLimitedClient
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Rejected, Transient
 from sightline.models.chat.streaming import stream_async
 from sightline.rewards.base import Unavailable
-from sightline.rewards.judging.forms import ALTERNATIVES, Form, Verdict
+from sightline.rewards.judging.forms import ALTERNATIVES, Form, Reading
 from sightline.rewards.servers.answers import KeptAnswers
 
 if TYPE_CHECKING:
@@ -88,24 +88,24 @@ class Judge:
 
     def _values(self, questions: Sequence[Pictures]) -> np.ndarray:
         keys = [self._key(pictures) for pictures in questions]
-        known: dict[bytes, float] = {}
-        asked: dict[bytes, Pictures] = {}
+        values: dict[bytes, float] = {}
+        unanswered: dict[bytes, Pictures] = {}
         for key, pictures in zip(keys, questions, strict=True):
-            value = self._known(key, pictures)
+            value = self._earlier_value(key, pictures)
             if value is not None:
-                known[key] = value
+                values[key] = value
             else:
-                asked[key] = pictures
-        if asked:
-            known |= self._asked(asked)
-        self._recent = known
-        return np.array([known[key] for key in keys], np.float64)
+                unanswered[key] = pictures
+        if unanswered:
+            values |= self._ask(unanswered)
+        self._recent = values
+        return np.array([values[key] for key in keys], np.float64)
 
     def costs(self) -> dict[str, float]:
         """What has been spent and counted so far."""
         return self._answers.costs()
 
-    def _known(self, key: bytes, pictures: Pictures) -> float | None:
+    def _earlier_value(self, key: bytes, pictures: Pictures) -> float | None:
         if len(pictures) < self._form.fewest_pictures:
             return 0.0
         if key in self._recent:
@@ -119,20 +119,20 @@ class Judge:
             content.update(str(picture.digest).encode())
         return content.digest()
 
-    def _asked(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, float]:
+    def _ask(self, questions: Mapping[bytes, Pictures]) -> dict[bytes, float]:
         """Numbers of questions that were not answered before."""
         if self._model.batched:
-            verdicts = self._asked_here(asked)
+            readings = self._ask_here(questions)
             # All at once: had a kill left half of them, the rest would be computed in other batches when the run goes
             # on, and might differ in the last digit.
-            self._keep({key: verdict.value for key, verdict in verdicts.items()})
+            self._keep({key: reading.value for key, reading in readings.items()})
         else:
-            verdicts = self._asked_elsewhere(asked)
+            readings = self._ask_elsewhere(questions)
         values: dict[bytes, float] = {}
-        for key, verdict in verdicts.items():
-            values[key] = np.nan if verdict.value is None else float(np.float32(verdict.value))
-            if verdict.value is None:
-                self._reasons[verdict.reason] += 1
+        for key, reading in readings.items():
+            values[key] = np.nan if reading.value is None else float(np.float32(reading.value))
+            if reading.value is None:
+                self._reasons[reading.reason] += 1
         self._refuse_too_many()
         return values
 
@@ -145,83 +145,83 @@ class Judge:
 
     def _refuse_too_many(self) -> None:
         costs = self._answers.costs()
-        asked = costs.get("asked", 0.0)
+        total = costs.get("asked", 0.0)
         unanswered = costs.get("unanswered", 0.0)
-        if asked < ENOUGH or unanswered <= self._asking.missing * asked:
+        if total < ENOUGH or unanswered <= self._asking.missing * total:
             return
         reason = ""
         if self._reasons:
             reason = f", most often because {self._reasons.most_common(1)[0][0]}"
         raise Unavailable(
-            f"the judge has given no answer to {unanswered:.0f} of {asked:.0f} questions{reason}; look at 'sightline "
+            f"the judge has given no answer to {unanswered:.0f} of {total:.0f} questions{reason}; look at 'sightline "
             "label show-prompt', ask another model, or allow more by reward.missing"
         )
 
     # -- in this process -----------------------------------------------------------------------------------------------
 
-    def _asked_here(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, Verdict]:
+    def _ask_here(self, questions: Mapping[bytes, Pictures]) -> dict[bytes, Reading]:
         model: Any = self._model
         if not self._form.choices:
-            return self._read_here(asked)
-        requests = [self._request(key, pictures, 0)[0] for key, pictures in asked.items()]
+            return self._read_here(questions)
+        requests = [self._request(key, pictures, 0)[0] for key, pictures in questions.items()]
         logprobs = model.choice_logprobs(requests, self._form.choices)
         unlikely = np.exp(logprobs).sum(axis=1) < 0.5
         self._answers.add({"unlikely": float(unlikely.sum())})
-        return {key: Verdict(self._form.value_of(row)) for key, row in zip(asked, logprobs, strict=True)}
+        return {key: Reading(self._form.value_of(row)) for key, row in zip(questions, logprobs, strict=True)}
 
-    def _read_here(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, Verdict]:
+    def _read_here(self, questions: Mapping[bytes, Pictures]) -> dict[bytes, Reading]:
         """Numbers that are read in replies; what gives none is asked once more, in another order."""
         model: Any = self._model
-        of_orders: dict[bytes, list[Verdict]] = {key: [] for key in asked}
+        of_orders: dict[bytes, list[Reading]] = {key: [] for key in questions}
         for order in range(self._orders):
-            left = dict(asked)
+            left = dict(questions)
             for attempt in range(self._attempts):
                 made = [self._request(key, left[key], order * self._attempts + attempt) for key in left]
                 replies = model.replies([request for request, _ in made])
                 again: dict[bytes, Pictures] = {}
                 for key, (_, last), reply in zip(left, made, replies, strict=True):
-                    verdict = self._form.read(reply, last, len(left[key]) - 1)
-                    if verdict.value is None and attempt + 1 < self._attempts:
+                    reading = self._form.read(reply, last, len(left[key]) - 1)
+                    if reading.value is None and attempt + 1 < self._attempts:
                         again[key] = left[key]
                     else:
-                        of_orders[key].append(verdict)
+                        of_orders[key].append(reading)
                 left = again
-        return {key: _mean(verdicts) for key, verdicts in of_orders.items()}
+        return {key: _mean(readings) for key, readings in of_orders.items()}
 
     # -- at a provider -------------------------------------------------------------------------------------------------
 
-    def _asked_elsewhere(self, asked: Mapping[bytes, Pictures]) -> dict[bytes, Verdict]:
-        keys = list(asked)
+    def _ask_elsewhere(self, questions: Mapping[bytes, Pictures]) -> dict[bytes, Reading]:
+        keys = list(questions)
 
-        async def answer(ask: Ask, key: bytes) -> Verdict:
-            return await self._interview(ask, key, asked[key])
+        async def answer(ask: Ask, key: bytes) -> Reading:
+            return await self._interview(ask, key, questions[key])
 
-        verdicts: dict[bytes, Verdict] = {}
+        readings: dict[bytes, Reading] = {}
         self._client.exhausted = None
-        for place, verdict in stream_async(self._model.connected, answer, keys, self._config.concurrency):
+        for place, reading in stream_async(self._model.connected, answer, keys, self._config.concurrency):
             # On disk before it is used, so that a kill loses nothing that is paid for.
-            self._keep({keys[place]: verdict.value})
-            verdicts[keys[place]] = verdict
-        return {key: verdicts[key] for key in keys}
+            self._keep({keys[place]: reading.value})
+            readings[keys[place]] = reading
+        return {key: readings[key] for key in keys}
 
-    async def _interview(self, ask: Ask, key: bytes, pictures: Pictures) -> Verdict:
-        verdicts: list[Verdict] = []
+    async def _interview(self, ask: Ask, key: bytes, pictures: Pictures) -> Reading:
+        readings: list[Reading] = []
         for order in range(self._orders):
-            verdict = Verdict(None)
+            reading = Reading(None)
             for attempt in range(self._attempts):
                 request, last = self._request(key, pictures, order * self._attempts + attempt)
                 reply = await self._reply(ask, request)
-                if isinstance(reply, Verdict):
+                if isinstance(reply, Reading):
                     return reply
-                verdict = self._form.read(reply, last, len(pictures) - 1)
-                if verdict.value is not None:
+                reading = self._form.read(reply, last, len(pictures) - 1)
+                if reading.value is not None:
                     break
-            if verdict.value is None:
-                return verdict
-            verdicts.append(verdict)
-        return _mean(verdicts)
+            if reading.value is None:
+                return reading
+            readings.append(reading)
+        return _mean(readings)
 
-    async def _reply(self, ask: Ask, request: ChatRequest) -> ChatReply | Verdict:
+    async def _reply(self, ask: Ask, request: ChatRequest) -> ChatReply | Reading:
         """The reply to a request, or no answer where the model declines or says nothing.
 
         Raises:
@@ -233,7 +233,7 @@ class Judge:
             return last.reply
         if isinstance(last.error, Transient | Rejected):
             raise Unavailable(f"the judge at {self._model.where} cannot be asked: {last.error}")
-        return Verdict(None, str(last.error))
+        return Reading(None, str(last.error))
 
     def _record(self, attempt: Attempt) -> None:
         """Count what an attempt has cost; also one that failed may have read the prompt."""
@@ -274,9 +274,9 @@ class Judge:
         return request, last
 
 
-def _mean(verdicts: Sequence[Verdict]) -> Verdict:
+def _mean(readings: Sequence[Reading]) -> Reading:
     """The mean over several orders; no answer where one of them has none."""
-    values = [verdict.value for verdict in verdicts if verdict.value is not None]
-    if len(values) < len(verdicts):
-        return next(verdict for verdict in verdicts if verdict.value is None)
-    return Verdict(float(np.mean(values)))
+    values = [reading.value for reading in readings if reading.value is not None]
+    if len(values) < len(readings):
+        return next(reading for reading in readings if reading.value is None)
+    return Reading(float(np.mean(values)))

@@ -38,7 +38,7 @@ PROMPTS = Path(__file__).parent / "prompts"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Reading:
     """Number that a reply means.
 
     Attributes:
@@ -85,7 +85,7 @@ class Form:
         """
         return self._request({"pictures": pictures}, ()), 1
 
-    def read(self, reply: ChatReply, last: int, count: int) -> Verdict:
+    def read(self, reply: ChatReply, last: int, count: int) -> Reading:
         """The number that a reply means.
 
         Args:
@@ -123,25 +123,25 @@ class YesNo(Form):
 
     @staticmethod
     def parse(text: str) -> PromptFile:
-        known = {"system": WORDS, "user": ("pictures", *WORDS), "reply": WORDS, "choices": ()}
-        prompt = _with_pictures(parse_prompt(text, known))
+        names = {"system": WORDS, "user": ("pictures", *WORDS), "reply": WORDS, "choices": ()}
+        prompt = _with_pictures(parse_prompt(text, names))
         if len(prompt.lines("choices")) != 2:
             raise ValueError(
                 "form=yes_no needs a section [choices] in the prompt: two lines, the word for yes and for no"
             )
         return prompt
 
-    def read(self, reply: ChatReply, last: int, count: int) -> Verdict:
+    def read(self, reply: ChatReply, last: int, count: int) -> Reading:
         if not reply.tokens:
-            return Verdict(None, "the server gives no log-probabilities")
-        stated = _stated(reply.tokens[0].alternatives)
-        logprobs = [stated.get(choice, -math.inf) for choice in self.choices]
+            return Reading(None, "the server gives no log-probabilities")
+        by_word = _logprobs_by_word(reply.tokens[0].alternatives)
+        logprobs = [by_word.get(choice, -math.inf) for choice in self.choices]
         for choice, logprob in zip(self.choices, logprobs, strict=True):
             if logprob == -math.inf:
-                return Verdict(
-                    None, f"'{choice}' is not among the {len(stated)} most probable tokens that the server states"
+                return Reading(
+                    None, f"'{choice}' is not among the {len(by_word)} most probable tokens that the server states"
                 )
-        return Verdict(self.value_of(np.array(logprobs)))
+        return Reading(self.value_of(np.array(logprobs)))
 
     def value_of(self, logprobs: np.ndarray) -> float:
         return float(logprobs[0] - np.logaddexp(logprobs[0], logprobs[1]))
@@ -161,21 +161,21 @@ class Scale(Form):
     @staticmethod
     def parse(text: str) -> PromptFile:
         words = (*WORDS, "highest")
-        known = {"system": words, "user": ("pictures", *words), "reply": words}
-        return _with_pictures(parse_prompt(text, known))
+        names = {"system": words, "user": ("pictures", *words), "reply": words}
+        return _with_pictures(parse_prompt(text, names))
 
-    def read(self, reply: ChatReply, last: int, count: int) -> Verdict:
+    def read(self, reply: ChatReply, last: int, count: int) -> Reading:
         if self.choices and reply.tokens:
-            stated = _stated(reply.tokens[0].alternatives)
-            logprobs = np.array([stated.get(choice, -math.inf) for choice in self.choices])
-            # A digit that is not stated is less probable than all that are. Where the digits have most of the
+            by_word = _logprobs_by_word(reply.tokens[0].alternatives)
+            logprobs = np.array([by_word.get(choice, -math.inf) for choice in self.choices])
+            # A digit that is not given is less probable than all that are. Where the digits have most of the
             # probability, it could change the mean by next to nothing.
             if np.exp(logprobs).sum() >= 0.5:
-                return Verdict(self.value_of(logprobs))
-        parsed = parse_number(reply.text, self._highest)
-        if parsed.number is None:
-            return Verdict(None, parsed.reason or f"the reply is {parsed.outcome.value}")
-        return Verdict(parsed.number / self._highest)
+                return Reading(self.value_of(logprobs))
+        answer = parse_number(reply.text, self._highest)
+        if answer.number is None:
+            return Reading(None, answer.reason or f"the reply is {answer.outcome.value}")
+        return Reading(answer.number / self._highest)
 
     def value_of(self, logprobs: np.ndarray) -> float:
         chances = np.exp(logprobs - logprobs.max())
@@ -190,8 +190,8 @@ class Shuffled(Form):
 
     @staticmethod
     def parse(text: str) -> PromptFile:
-        known = {"system": WORDS, "user": ("first", "pictures", "form", *WORDS), "reply": WORDS}
-        prompt = _with_pictures(parse_prompt(text, known))
+        names = {"system": WORDS, "user": ("first", "pictures", "form", *WORDS), "reply": WORDS}
+        prompt = _with_pictures(parse_prompt(text, names))
         if "number" not in prompt.variables("picture"):
             raise ValueError("form=shuffled needs a section [picture] in the prompt, with {picture} and its {number}")
         return prompt
@@ -208,11 +208,11 @@ class Shuffled(Form):
         }
         return self._request(values, answers), int(np.flatnonzero(order == len(later) - 1)[0]) + 1
 
-    def read(self, reply: ChatReply, last: int, count: int) -> Verdict:
+    def read(self, reply: ChatReply, last: int, count: int) -> Reading:
         percents = read_percents(reply.text, count)
         if isinstance(percents, str):
-            return Verdict(None, percents)
-        return Verdict(percents[last - 1] / 100)
+            return Reading(None, percents)
+        return Reading(percents[last - 1] / 100)
 
 
 def read_percents(text: str, count: int) -> list[float] | str:
@@ -250,15 +250,15 @@ def _sentences(sentences: Sequence[str]) -> str:
     return "; ".join(sentence.rstrip(".") for sentence in sentences)
 
 
-def _stated(alternatives: Sequence[tuple[str, float]]) -> dict[str, float]:
+def _logprobs_by_word(alternatives: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Log-probability of each word among the most probable tokens; with or without a space before it is one word."""
-    stated: dict[str, float] = {}
+    by_word: dict[str, float] = {}
     for token, logprob in alternatives:
         if not math.isfinite(logprob) or logprob <= STAND_IN:
             continue
         word = token.strip()
-        stated[word] = float(np.logaddexp(stated.get(word, -math.inf), min(logprob, 0.0)))
-    return stated
+        by_word[word] = float(np.logaddexp(by_word.get(word, -math.inf), min(logprob, 0.0)))
+    return by_word
 
 
 def _schema(answers: Sequence[str]) -> dict[str, Any]:
