@@ -98,7 +98,7 @@ def sweep(folder: Path) -> dict[str, Any]:
 
 def memory(folder: Path) -> dict[str, Any]:
     peaks = {}
-    for frames in sized((2_000, 20_000), (STEPS, 2 * STEPS)):
+    for frames in sized((2_000, 20_000), (2 * STEPS, 4 * STEPS)):
         line = [sys.executable, "-m", "sightline", "lab", "cartpole", "--json", f"--episodes={frames // STEPS // 2}"]
         process = subprocess.Popen(line, stdout=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)

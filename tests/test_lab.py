@@ -258,7 +258,7 @@ def test_a_reward_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> No
     scores = score([ready("good", Brightness()), ready("bad", Broken(), source=None)], [hand()], FeatureStore(tmp_path))
     assert "not finite" in scores.failures["bad"] and "4 of 4" in scores.failures["bad"]
     assert scores.of("bad").missing == 7 and scores.of("good").missing == 0
-    with pytest.raises(RunFailed, match="not finite"):
+    with pytest.raises(RunFailed, match=r"reward 'bad': .*not finite"):
         score([ready("bad", Broken(), source=None)], [hand()], FeatureStore(tmp_path))
 
 
@@ -270,6 +270,12 @@ def test_frames_are_found_again(tmp_path: Path) -> None:
     shown.append(np.full((1, 2, 3, 3), 9, np.uint8))
     assert shown[8].shape == (2, 3, 3) and shown[0].shape == (4, 4, 3)
     shown.close()
+
+
+def test_an_own_reward_that_is_no_number_is_counted(tmp_path: Path) -> None:
+    source = Source("hand", lambda *_: (replace(episode, env_reward=None) for episode in episodes()))
+    scores = score([ready("grey", Brightness())], [source], FeatureStore(tmp_path))
+    assert scores.frames.truth is None and "paid no finite number: 2" in scores.warnings[0]
 
 
 def test_there_must_be_frames(tmp_path: Path) -> None:

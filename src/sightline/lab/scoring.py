@@ -178,25 +178,16 @@ def score(
     real: dict[str, np.ndarray] = {}
     changed: dict[str, dict[str, np.ndarray]] = {}
     failures: dict[str, str] = {}
+    warnings: list[str] = []
     # Rewards that read the same pictures go together: the episodes are played once for each kind of picture.
     for group in _by_pictures(rewards):
-        facts = _Facts()
         scorers = [_FrameScorer(reward, store, variants) for reward in group]
-        shrink = common_shrinker([reward.model for reward in group])
-        for source in sources:
-            begins = True
-            for episode in source.episodes(group[0].make, shrink):
-                clip = _clip(episode, source, begins, shrink)
-                for scorer in scorers:
-                    scorer.add(clip, begins)
-                if shown is not None and frames is None and clip.frames is not None:
-                    shown.append(to_numpy(clip.frames)[:, 0])
-                facts.add(episode, source, len(clip.first), begins)
-                show(source.name, facts.count)
-                begins = not source.joined
+        # The frames of the first group are shown.
+        facts = _score_group(group, scorers, sources, None if frames is not None else shown, show)
         table = facts.table()
         if frames is None:
             frames = table
+            warnings += facts.warnings()
         elif not _are_alike(frames, table):
             raise BadInput(
                 f"reward '{group[0].name}': the episodes go another way with its env_options; compare cameras and "
@@ -210,13 +201,37 @@ def score(
     if frames is None or not len(frames.rewards):
         raise BadInput("there are no frames to judge rewards by; say --episodes, --pictures or --video")
     if len(failures) == len(rewards):
-        raise RunFailed(next(iter(failures.values())))
+        name, reason = next(iter(failures.items()))
+        raise RunFailed(f"reward '{name}': {reason}")
+    warnings += [line for reward in rewards for line in reward.setup.warnings]
     # In the order in which they were named.
     names = [reward.name for reward in rewards]
-    warnings = dict.fromkeys(line for reward in rewards for line in reward.setup.warnings)
-    return LabScores(
-        frames, {name: real[name] for name in names}, {name: changed[name] for name in names}, failures, tuple(warnings)
-    )
+    ordered = {name: real[name] for name in names}
+    return LabScores(frames, ordered, changed, failures, tuple(dict.fromkeys(warnings)))
+
+
+def _score_group(
+    group: Sequence[ReadyReward],
+    scorers: Sequence[_FrameScorer],
+    sources: Sequence[Source],
+    shown: FrameFile | None,
+    show: Callable[[str, int], None],
+) -> _Facts:
+    """Play the episodes once for rewards that read the same pictures, and have each of them scored."""
+    facts = _Facts()
+    shrink = common_shrinker([reward.model for reward in group])
+    for source in sources:
+        begins = True
+        for episode in source.episodes(group[0].make, shrink):
+            clip = _clip(episode, source, begins, shrink)
+            for scorer in scorers:
+                scorer.add(clip, begins)
+            if shown is not None and clip.frames is not None:
+                shown.append(to_numpy(clip.frames)[:, 0])
+            facts.add(episode, source, len(clip.first), begins)
+            show(source.name, facts.count)
+            begins = not source.joined
+    return facts
 
 
 def _by_pictures(rewards: Sequence[ReadyReward]) -> list[list[ReadyReward]]:
@@ -341,6 +356,8 @@ class _Facts:
 
     def __init__(self) -> None:
         self.count = 0
+        self.unpaid = 0
+        """Episodes that were played, and whose own reward is unknown all the same."""
         self._sources: list[str] = []
         self._episodes: list[np.ndarray] = []
         self._steps: list[np.ndarray] = []
@@ -362,10 +379,18 @@ class _Facts:
             self._episodes.append(np.full(steps, len(self._sources) - 1))
             self._steps.append(np.arange(before, before + steps))
         truth = episode.env_reward
+        if truth is None and source.plays:
+            self.unpaid += 1
         self._truth.append(np.full(steps, np.nan) if truth is None else truth.astype(np.float64))
         self._stated.append(np.full(steps, episode.success is not None))
         self._success.append(np.zeros(steps, bool) if episode.success is None else episode.success.astype(bool))
         self.count += steps
+
+    def warnings(self) -> list[str]:
+        """What the user has to know of the episodes, in lines."""
+        if not self.unpaid:
+            return []
+        return [f"episodes whose ground truth is unknown, since the environment paid no finite number: {self.unpaid}"]
 
     def table(self) -> ScoredFrames:
         """All frames, without rewards."""
