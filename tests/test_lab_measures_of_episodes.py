@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sightline.evaluation.statistics import Groups
+from sightline.lab.measures import OF_FRAMES
 from sightline.lab.measures.confusion import confusion_margin
 from sightline.lab.measures.controls import control_difference
 from sightline.lab.measures.fooling import fooling, most_fooling
@@ -44,13 +45,14 @@ def test_value_order_is_spearman_up_to_the_first_success() -> None:
 
 
 def test_value_order_tells_silence_from_disorder() -> None:
-    """Constant rewards, short episodes and missing answers are counted, and are no zeros; failures do not count."""
-    rewards = [[1, 2, np.nan, 4], [5, 5, 5, 5], [1, 2], [4, 3, 2, 1]]
-    success = [[0, 0, 0, 1], [0, 0, 0, 1], [0, 1], [0, 0, 0, 0]]
+    """Constant rewards, short episodes and missing answers are counted, and are no zeros; failures and single frames
+    do not count."""
+    rewards = [[1, 2, np.nan, 4], [5, 5, 5, 5], [1, 2], [4, 3, 2, 1], [7]]
+    success = [[0, 0, 0, 1], [0, 0, 0, 1], [0, 1], [0, 0, 0, 0], [1]]
     measure = value_order(episodes(rewards, success))
     assert measure.value == pytest.approx(1) and measure.n == 1
     assert measure.details == {"constant_episodes": 1, "short_episodes": 1, "answer_rate": 0.9}
-    nothing = value_order(episodes(rewards[3:], success[3:]))
+    nothing = value_order(episodes(rewards[3:4], success[3:4]))
     assert nothing.undefined == "no episode reaches the goal" and nothing.details["answer_rate"] is None
     assert "1 have a constant reward" in value_order(episodes(rewards[1:2], success[1:2])).undefined
 
@@ -153,6 +155,23 @@ def test_a_control_that_does_not_see_is_far_from_the_reward() -> None:
     some = np.ones(40)
     some[:3] = np.nan
     assert control_difference(scored, some).missing == 3
+
+
+def test_what_is_not_stated_is_no_failure() -> None:
+    """Frames that nobody has judged change no measure that needs success."""
+    judged = [RNG.normal(size=4) for _ in range(8)]
+    success = [np.arange(4) >= 4 - number % 3 for number in range(8)]
+    others = [RNG.normal(size=4) + 9 for _ in range(3)]
+    alone = episodes(judged, success)
+    beside = episodes(
+        [*judged, *others], [*success, *[np.zeros(4)] * 3], stated=np.arange(44) < 32, quality=None, truth=None
+    )
+    for name in ("auroc", "auroc_last", "auroc_max", "auprc", "kendall_tau", "fooling", "value_order"):
+        with_others = OF_FRAMES[name](beside, 0)
+        assert with_others.value == OF_FRAMES[name](alone, 0).value and with_others.value is not None, name
+    control = RNG.normal(size=44)
+    difference = control_difference(beside, control, 0)
+    assert difference.value == control_difference(alone, control[:32], 0).value and difference.n == 32
 
 
 def test_confusion_margin_by_hand() -> None:

@@ -17,6 +17,8 @@ from sightline.errors import BadInput, one_of, reason_of
 from sightline.evaluation.human_success import human_success
 from sightline.lab.contenders import Contender, contenders, load_task
 from sightline.lab.features import FeatureStore
+from sightline.lab.figures import figures, frame_rows
+from sightline.lab.frame_file import FrameFile
 from sightline.lab.gate import NONSENSE
 from sightline.lab.measures import OF_FRAMES
 from sightline.lab.measures.controls import control_difference
@@ -37,6 +39,7 @@ from sightline.lab.sources import (
 )
 from sightline.lab.stored_episodes import stored_sources
 from sightline.lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
+from sightline.reports.lab_page import write_lab_page
 from sightline.rewards.base import RewardModel
 from sightline.runs.files import write_document
 from sightline.runs.folder import open_run
@@ -56,7 +59,9 @@ SHOWN_GOALS = 64
 EPISODES = 10
 """Episodes of each kind of play."""
 FEATURES = "features"
+FRAMES = "frames"
 RESULT = "lab.json"
+PAGE = "lab.html"
 
 Show = Callable[[str, int], None]
 
@@ -161,7 +166,9 @@ def run_lab(
         if data.labels is not None:
             judged = read_pairs(data.labels, data.trust, warnings.append)
         sources = data.sources(ready[0], judged, warnings.append)
-        scores = score(ready, sources, store, show, variants=in_full)
+        shown = FrameFile(folder / FRAMES)
+        (folder / FRAMES).unlink()  # it has no name any more, and is gone once it is closed, or this process is
+        scores = score(ready, sources, store, show, in_full, shown if out is not None else None)
         document = _document(compared, scores, store, in_full)
         if judged is not None:
             for name in document["rewards"]:
@@ -176,7 +183,15 @@ def run_lab(
         if len(compared) == 1:
             document |= document["rewards"][compared[0].name]
         if out is not None:
+            names = [contender.name for contender in compared]
+            document["figures"] = figures(scores, names, find_task(ready[0].contender.recipe.env), sources)
+            pictures = {}
+            # Of rewards that read states alone there are none.
+            if len(shown) == len(scores.frames.rewards):
+                pictures = {row: shown[row] for row in frame_rows(document["figures"])}
+            document["page"] = str(write_lab_page(out / PAGE, task, document, pictures))
             write_document(out / RESULT, document)
+        shown.close()
     return document
 
 

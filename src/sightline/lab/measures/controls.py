@@ -20,11 +20,14 @@ def control_difference(frames: ScoredFrames, control: np.ndarray, resamples: int
             control is blind, which is no error here: all its pairs are ties, and its AUROC is one half.
     """
     is_known = frames.answered & np.isfinite(control)
+    missing = int(np.count_nonzero(~is_known))
     if not is_known.any():
-        return undefined("no frame has both a reward and that of the control", missing=frames.missing)
+        return undefined("no frame has both a reward and that of the control", missing=missing)
+    if frames.success is not None:
+        is_known &= frames.is_stated
     reason, rows, success = with_success(frames.select(is_known))
     if reason:
-        return undefined(reason, len(success), missing=int(np.count_nonzero(~is_known)))
+        return undefined(reason, len(success), missing=missing)
     real = Groups(rows.rewards)
     other = Groups(control[is_known])
 
@@ -35,4 +38,4 @@ def control_difference(frames: ScoredFrames, control: np.ndarray, resamples: int
             return None
         return of_real - of_control
 
-    return estimate(statistic, rows.episode, resamples, missing=int(np.count_nonzero(~is_known)))
+    return estimate(statistic, rows.episode, resamples, missing=missing)

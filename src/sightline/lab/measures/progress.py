@@ -30,8 +30,10 @@ def value_order(frames: ScoredFrames, resamples: int = RESAMPLES) -> Measure:
     short = 0
     unanswered = 0
     total = 0
+    whole = frames.episodes()
     for number, rows in enumerate(_until_success(frames)):
-        if rows is None:
+        # A frame that stands alone, such as a state of a grid, has no order to be asked for.
+        if rows is None or whole[number].stop - whole[number].start == 1:
             continue
         rewards = frames.rewards[rows]
         is_known = frames.answered[rows]

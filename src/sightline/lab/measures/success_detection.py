@@ -105,8 +105,11 @@ def _auroc_by_episode(frames: ScoredFrames, resamples: int, value: Callable[[np.
     if frames.success is None:
         return undefined(NO_SUCCESS, unit="episodes", missing=frames.missing)
     values = np.array([value(frames.rewards[rows]) for rows in frames.episodes()], np.float64)
+    # An episode of which nothing is stated is no failure.
+    stated = np.array([frames.is_stated[rows].any() for rows in frames.episodes()], bool)
+    numbers = np.arange(len(values))
     by_episode = ScoredFrames(
-        values, np.arange(len(values)), np.zeros(len(values), int), frames.sources, success=frames.successful
+        values, numbers, np.zeros_like(numbers), frames.sources, success=frames.successful, stated=stated
     )
     reason, rows, success = with_success(by_episode)
     if reason:
