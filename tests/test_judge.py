@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import sightline as sl
 from fault_server import Asked, Fault, FaultServer, as_json, hangs_up, refusal, says, status
 from sightline.cli.commands import app
 from sightline.config.loading import load_recipe
@@ -470,3 +471,43 @@ def test_shuffled_forms_show_the_first_picture_without_a_number() -> None:
     assert text.index("[picture]") < text.index("Picture 1:") < text.index("Picture 2:") and "Picture 3" not in text
     shown = [int(part.pixels.mean()) for part in request.parts if isinstance(part, Picture)]
     assert shown[0] == 1 and shown[last] == 3
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def start(run: Path, reward: dict[str, Any], **further: Any) -> sl.Run:
+    keys = {"envs": 2, "learner.chunk": 16, "learner.learning_starts": 16, "learner.algorithm": "DQN", "videos": False}
+    evaluation = {"evaluation.episodes": 1, "evaluation.test_episodes": 1, "evaluation.background": False}
+    words = {"goal": GOAL, "checkpoints.every": 32, "steps": 128, "episode_steps": 20, "reward.kind": "judge"}
+    size = {"reward.frame_size": [32, 32]}
+    return sl.train("cartpole", run_dir=run, progress=False, **keys, **evaluation, **words, **size, **reward, **further)
+
+
+def rewards_of(run: Path) -> list[float]:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [row["rollout/reward"] for row in rows if "rollout/reward" in row]
+
+
+def test_a_run_goes_on_where_its_server_died_and_asks_nothing_twice(tmp_path: Path) -> None:
+    with FaultServer(by_brightness) as server:
+        keys = {"reward.model": "m", "reward.url": server.url, "reward.retries": 0, "reward.highest": 255}
+        start(tmp_path / "whole", keys | {"reward.every": 4})
+        needed = len(server.asked)
+        server.lives = needed + 30
+        with pytest.raises(RunFailed, match="cannot be asked"):
+            start(tmp_path / "run", keys | {"reward.every": 4})
+        answered = server.lives - needed
+        server.lives = math.inf
+        before = len(server.asked)
+        sl.train(run_dir=tmp_path / "run", resume=True, progress=False)
+        asked_then = len(server.asked) - before
+    assert rewards_of(tmp_path / "run") == rewards_of(tmp_path / "whole")
+    assert answered + asked_then == needed + 1, "but for the request by which the connection is checked, again"
+
+
+def test_a_run_by_the_bundled_judge_is_the_same_each_time(tmp_path: Path) -> None:
+    local = {"reward.model": "bundled", "reward.provider": "local", "reward.every": 8}
+    for name in ("one", "other"):
+        start(tmp_path / name, local)
+    assert rewards_of(tmp_path / "one") == rewards_of(tmp_path / "other")

@@ -14,7 +14,7 @@ import numpy as np
 from sightline.images import Picture
 from sightline.models.chat.calling import Attempt, RateLimitedClient
 from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Rejected, Transient
-from sightline.models.chat.streaming import stream_async
+from sightline.models.chat.streaming import CancelToken, stream_async
 from sightline.rewards.base import Unavailable
 from sightline.rewards.judging.forms import ALTERNATIVES, Form, Reading
 from sightline.rewards.servers.answers import KeptAnswers
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from sightline.models.chat.config import ChatModelConfig
 
 Pictures = tuple[Picture, ...]
+LONGEST_FAREWELL = 20.0
+"""Seconds at most to wait for replies under way when the model cannot be asked any more."""
 ENOUGH = 50
 """Questions from which on the share of those without an answer is judged."""
 
@@ -192,16 +194,29 @@ class Judge:
 
     def _ask_elsewhere(self, questions: Mapping[bytes, Pictures]) -> dict[bytes, Reading]:
         keys = list(questions)
+        failures: list[Unavailable] = []
+        cancel_token = CancelToken()
 
-        async def answer(ask: Ask, key: bytes) -> Reading:
-            return await self._interview(ask, key, questions[key])
+        async def answer(ask: Ask, key: bytes) -> Reading | Unavailable:
+            try:
+                return await self._interview(ask, key, questions[key])
+            except Unavailable as failure:
+                return failure
 
         readings: dict[bytes, Reading] = {}
         self._client.exhausted = None
-        for place, reading in stream_async(self._model.connected, answer, keys, self._config.concurrency):
+        at_once = self._config.concurrency
+        for place, reading in stream_async(self._model.connected, answer, keys, at_once, cancel_token):
+            if isinstance(reading, Unavailable):
+                # Nothing new is begun; what is under way is paid for, and waited for.
+                failures.append(reading)
+                cancel_token.cancel(min(self._config.timeout, LONGEST_FAREWELL))
+                continue
             # On disk before it is used, so that a kill loses nothing that is paid for.
             self._keep({keys[place]: reading.value})
             readings[keys[place]] = reading
+        if failures:
+            raise failures[0]
         return {key: readings[key] for key in keys}
 
     async def _interview(self, ask: Ask, key: bytes, pictures: Pictures) -> Reading:
