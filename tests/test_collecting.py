@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import Finished
+from conftest import TINY, Finished
 from sightline.datasets.episode import Episode
+from sightline.datasets.human_labels import HumanLabel, write_human_labels
 from sightline.datasets.reading import read_dataset
 from sightline.lab import collecting
 from sightline.lab.collecting import Collection, collect, judged
@@ -120,3 +121,28 @@ def test_the_command_prints_what_it_wrote(tmp_path: Path, sightline: Callable[..
     assert result.code == 0, result.err
     document = json.loads(result.out)
     assert (document["episodes"], document["steps"], document["path"]) == (2, 8, str(tmp_path / "set"))
+
+
+def test_a_run_is_collected_with_its_own_reward(tmp_path: Path, sightline: Callable[..., Finished]) -> None:
+    run, data = tmp_path / "run", tmp_path / "set"
+    trained = sightline("train", "cartpole", *TINY, "--run-dir", run)
+    assert trained.code == 0, trained.err
+    done = sightline(
+        "collect", run, "--episodes", 2, "--out", data, "--reward", "own", "--reward", "red=goal=a red car"
+    )
+    assert done.code == 0, done.err
+    episodes = list(read_dataset(data))
+    assert [episode.source for episode in episodes] == ["run", "run"]
+    assert [episode.steps for episode in episodes] == [20, 20]  # as long as the run's own
+    # The chosen policy is deterministic: the same command gives the same episodes, another seed others.
+    again, other = tmp_path / "again", tmp_path / "other"
+    assert sightline("collect", run, "--episodes", 2, "--out", again, "--lossless").code == 0
+    assert sightline("collect", run, "--episodes", 2, "--out", other, "--seed", 1, "--lossless").code == 0
+    for first, second, third in zip(episodes, read_dataset(again), read_dataset(other), strict=True):
+        assert first.states is not None and np.array_equal(first.states, second.states)
+        assert not np.array_equal(first.states, third.states)
+    # People's word stands beside the environment's.
+    refused = sightline("evaluate", run, "--episodes", 2, "--people", data)
+    assert refused.code == 2 and "nobody has labelled" in refused.err
+    write_human_labels(data, [HumanLabel("run", 0, 3, 1.0, False, "anna", False, 1.0)])
+    assert "people: 1 of 1 are a success" in sightline("evaluate", run, "--episodes", 2, "--people", data).out

@@ -19,6 +19,7 @@ from sightline.cli.games import check_env
 from sightline.cli.lab import lab
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
+from sightline.cli.people import people_in_words, read_people
 from sightline.errors import BadInput, RunFailed
 from sightline.requirements import check_versions, keep_llvms_apart
 from sightline.runs.stopping import GivenUp, Interruption, exit_now
@@ -255,6 +256,9 @@ def evaluate(
     ] = False,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of the panel.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Which panel.")] = 0,
+    people: Annotated[
+        Path | None, typer.Option(help="A data set of it that people labelled (label serve --ask success).")
+    ] = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -270,6 +274,7 @@ def evaluate(
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
     if episodes > MAX_EPISODES:
         raise BadInput(f"--episodes {episodes} is too large; at most {MAX_EPISODES}")
+    said = read_people(people) if people is not None else None
     if model is not None and not model.strip():
         raise BadInput("--model is empty; name a model, or leave it out for that of a run")
     # A run has a model of its own; anything else is a recipe, whose game is played with the model that --model names.
@@ -287,11 +292,13 @@ def evaluate(
     else:
         _, numbers = roles.evaluate_model(run, overrides or [], model, provider, url, episodes, seed, insecure_http)
     if as_json:
-        print_json(numbers)
+        print_json(numbers if said is None else numbers | {"people": said})
         return
     from sightline.evaluation.episode_stats import describe
 
     typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
+    for line in people_in_words(said) if said is not None else ():
+        typer.echo(line)
     # The controls of an agent (see `agents.evaluation.evaluate_policy`); a policy on states has none.
     for name in ("blank", "shuffled", "random", "oracle"):
         control = numbers.get(name)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sightline.cli.output import AsJson, Trust, in_home, print_json
+from sightline.cli.people import people_in_words
 
 COLUMNS = (
     ("Spearman", ("spearman",)),
@@ -96,25 +97,12 @@ def lab(
         typer.echo(line)
 
 
-def _people(people: dict[str, Any]) -> Iterator[str]:
-    """What people say of a data set, and how far they agree."""
-    success, again = people["success"], people["again"]
-    yield (
-        f"people: {success['count']} of {success['of']} are a success "
-        f"[{100 * success['low']:.0f}, {100 * success['high']:.0f}] %, {people['unsure']} answers unsure; "
-        f"{again['count']} of {again['of']} said the same again ({', '.join(people['raters'])})"
-    )
-    for pair in people["between"]:
-        kappa = "" if pair["kappa"] is None else f", kappa {pair['kappa']:.2f}"
-        yield f"  {pair['first']} and {pair['second']}: {pair['same']['count']} of {pair['same']['of']} the same{kappa}"
-
-
 def _text(document: dict[str, Any]) -> Iterator[str]:
     """The result for a terminal: what it rests on, a row for each reward, and what is undefined."""
     sources = ", ".join(f"{name} {count}" for name, count in document["sources"].items())
     yield f"{document['frames']:,} frames of {document['episodes']:,} episodes ({sources})"
     if "people" in document:
-        yield from _people(document["people"])
+        yield from people_in_words(document["people"])
     yield ""
     rewards = document["rewards"]
     rows = [("", *(title for title, _ in COLUMNS))]
