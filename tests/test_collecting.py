@@ -50,9 +50,9 @@ def test_rewards_are_of_the_states_reached_and_of_the_reset() -> None:
     assert np.array_equal(stored.rewards["own"], episode.env_reward)
 
 
-@pytest.mark.parametrize(("rule", "succeeded"), [("any", True), ("every", False), ("end", False)])
+@pytest.mark.parametrize(("rule", "succeeded"), [("any", True), ("every", False), ("end", True)])
 def test_success_is_by_the_tasks_rule(rule: Any, succeeded: bool) -> None:
-    flags = np.array([False, True, False, False])
+    flags = np.array([False, True, False, True])
     assert judged(Episode("a", success=flags), {}, rule).succeeded is succeeded
     assert judged(Episode("a", actions=flags), {}, rule).succeeded is None
 

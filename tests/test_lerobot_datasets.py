@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from sightline.datasets import lerobot_writing
+from sightline.datasets.films import FilmReader
 from sightline.datasets.lerobot import read_lerobot
 from sightline.datasets.lerobot_statistics import FeatureStatistics
 from sightline.datasets.lerobot_writing import LeRobotWriter
@@ -402,6 +403,20 @@ def test_missing_rows_and_episodes(changed: Path) -> None:
     edit_info(changed, total_episodes=4)
     edit_table(changed / EPISODES, lambda table: table.slice(0, 2))
     assert "counts 4 episodes, and there are 2" in refusal(changed)
+
+
+def test_episodes_that_info_does_not_count_yet_are_left_out(changed: Path) -> None:
+    """A process that is killed may have moved their files to their places."""
+    edit_info(changed, total_episodes=2)
+    assert [episode.index for episode in read_lerobot(changed)] == [0, 1]
+
+
+def test_frames_are_skipped_and_found_again(written: Path) -> None:
+    film = FilmReader(written / FILM)
+    whole = film.take(0, 15)
+    for first, count in ((4, 5), (12, 2), (3, 1)):  # forwards, and back
+        assert np.array_equal(film.take(first, count), whole[first : first + count])
+    film.close()
 
 
 def test_a_film_that_is_short_or_none(changed: Path) -> None:

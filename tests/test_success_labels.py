@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from conftest import Finished
-from sightline.datasets.human_labels import HumanLabel, read_human_labels, write_human_labels
+from sightline.datasets.human_labels import HumanLabel, labels_by_frame, read_human_labels, write_human_labels
 from sightline.datasets.pictures import PictureWriter
 from sightline.datasets.reading import read_dataset
 from sightline.errors import BadInput
@@ -64,6 +64,10 @@ def test_questions_are_spread_over_rewards_and_steps(folder: Path) -> None:
     assert chosen == success.choose(rows, 20, seed=3) != success.choose(rows, 20, seed=4)
     assert [row.reward for row in chosen] != sorted(row.reward for row in chosen)
     assert len(success.choose(rows, 1000, seed=0)) == 30
+    # Of ten deciles and three thirds, each comes once before any comes twice.
+    many = [success._Row("random", place // 6, place % 6, 6, (place * 7919) % 600, "stand up") for place in range(600)]
+    strata = Counter((int(row.reward * 10 // 600), row.step * 3 // 6) for row in success.choose(many, 30, seed=0))
+    assert len(strata) == 30
 
 
 def test_a_tenth_comes_twice_and_answers_are_kept(folder: Path) -> None:
@@ -158,6 +162,7 @@ def test_success_as_people_see_it() -> None:
     assert pair.kappa == pytest.approx((0.75 - 0.5) / 0.5)
     assert (said.again.count, said.again.of) == (1, 2)
     assert human_success([]).success.rate is None
+    assert labels_by_frame([*anna, *ben, *others])[0, 0] == [1.0, 1.0]  # what was asked again counts once
 
 
 def test_the_lab_takes_peoples_word(folder: Path) -> None:
