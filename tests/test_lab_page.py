@@ -13,6 +13,7 @@ import pytest
 
 import sightline as sl
 from sightline.lab.figures import figures, frame_rows
+from sightline.lab.measures.result import CONSTANT_REWARD
 from sightline.lab.measures.table import ScoredFrames
 from sightline.lab.scoring import LabScores
 from sightline.lab.sources import Source
@@ -33,7 +34,9 @@ NO_SUCCESS = measure(None, undefined="it is not stated which frames show the goa
     ("reward", "answer", "because"),
     [
         (GOOD, "worth training on", "paid more than another one in 97"),
-        (GOOD | {"auroc": measure(0.97)}, "worth training on", "AUROC 0.97."),
+        (GOOD | {"auroc": measure(0.97, no_interval="few")}, "doubtful", "AUROC 0.97, but nobody knows how far"),
+        (GOOD | {"auroc": measure(0.2), "epic": measure(0.01, 0, 0.02)}, "worth training on", "It is the ground truth"),
+        (GOOD | {"auroc": measure(0.2), "epic": measure(0.01)}, "blind", "no better than chance"),
         (GOOD | {"auroc": measure(0.8, 0.7, 0.9)}, "weak", "0.70 to 0.90"),
         (GOOD | {"auroc": measure(0.8, 0.45, 0.95)}, "blind", "no better than chance"),
         (GOOD | {"auroc": measure(0.3)}, "blind", "no better than chance"),
@@ -46,8 +49,14 @@ NO_SUCCESS = measure(None, undefined="it is not stated which frames show the goa
         ({"auroc": NO_SUCCESS, "spearman": measure(0.7, 0.6, 0.8)}, "worth training on", "with the ground truth"),
         ({"auroc": NO_SUCCESS, "spearman": measure(0.3, 0.2, 0.4)}, "weak", "Spearman 0.30"),
         ({"auroc": NO_SUCCESS, "spearman": measure(-0.3)}, "blind", "Spearman −0.30"),
-        ({"auroc": NO_SUCCESS, "preference_accuracy": measure(0.95)}, "worth training on", "What was preferred"),
-        ({"auroc": measure(None, undefined="the reward is constant")}, "not judged", "The reward is constant."),
+        (
+            {"auroc": NO_SUCCESS, "preference_accuracy": measure(0.95, 0.9, 1)},
+            "worth training on",
+            "What was preferred",
+        ),
+        ({"auroc": measure(None, undefined=CONSTANT_REWARD)}, "blind", "It pays the same for all frames."),
+        ({"auroc": NO_SUCCESS, "spearman": measure(None, undefined=CONSTANT_REWARD)}, "blind", "the same"),
+        ({"auroc": NO_SUCCESS}, "not judged", "It is not stated which frames show the goal."),
         (GOOD | {"failure": "the server is away"}, "not judged", "the server is away"),
     ],
 )

@@ -19,6 +19,10 @@ from sightline.reports.verdicts import Verdict
 LEAST_AUROC = 0.9
 """As of the check before training (`lab/gate.py`)."""
 LEAST_CORRELATION = 0.5
+SAME_EPIC = 0.05
+"""Distance up to which a reward is the ground truth, which is learned from even where it marks no frame of the goal."""
+CONSTANT = "the reward is constant"
+"""As measures say it (`lab/measures/result.py`)."""
 MOST_FOOLED = 0.05
 MOST_NOISE = 0.5
 LEAST_AFTER = 0.9
@@ -130,8 +134,14 @@ def verdict_on(name: str, reward: Mapping[str, Any]) -> Verdict:
     chief, value = _chief(reward)
     if not chief:
         reasons = [_value(reward, measure, "undefined") for measure in ("auroc", "spearman")]
+        if CONSTANT in reasons:
+            return Verdict(name, BLIND, "It pays the same for all frames.", False)
         because = "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or "no measure was taken"
         return Verdict(name, UNKNOWN, f"{because[:1].upper()}{because[1:]}.", False)
+    distance = _value(reward, "epic", "high")
+    if distance is not None and distance <= SAME_EPIC:
+        because = f"It is the ground truth but for scale and shift: EPIC {_with_interval(reward['epic'])}."
+        return Verdict(name, WORTH, because, True)
     of_frames = f"{COLUMNS[chief][0]} {_with_interval(reward[chief])}"
     low = reward[chief]["low"]
     chance = 0.0 if chief == "spearman" else 0.5
@@ -142,7 +152,7 @@ def verdict_on(name: str, reward: Mapping[str, Any]) -> Verdict:
         return Verdict(name, BLIND, f"{of_frames}, and with {equal} it does as well: it does not see the goal.", False)
     if value < (LEAST_CORRELATION if chief == "spearman" else LEAST_AUROC):
         return Verdict(name, WEAK, f"It tells the goal better than chance, and not well: {of_frames}.", False)
-    doubts = list(_doubts(reward))
+    doubts = list(_doubts(reward, chief))
     if doubts:
         return Verdict(name, DOUBTFUL, f"{of_frames}, but {'; '.join(doubts)}.", False)
     return Verdict(name, WORTH, f"{_praise(chief, value)}: {of_frames}.", True)
@@ -178,7 +188,9 @@ def _equal_control(reward: Mapping[str, Any]) -> str:
     return ""
 
 
-def _doubts(reward: Mapping[str, Any]) -> Iterator[str]:
+def _doubts(reward: Mapping[str, Any], chief: str) -> Iterator[str]:
+    if reward[chief]["low"] is None:
+        yield f"nobody knows how far that is chance: {reward[chief].get('no_interval') or 'it has no interval'}"
     fooled = _value(reward, "fooling", "value")
     if fooled is not None and fooled > MOST_FOOLED:
         yield f"{percent(fooled)} of the frames beside the goal are paid more than the goal’s median"
