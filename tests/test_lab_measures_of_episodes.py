@@ -17,6 +17,7 @@ from sightline.lab.measures.controls import control_difference
 from sightline.lab.measures.fooling import fooling, most_fooling
 from sightline.lab.measures.progress import after_success, roughness, value_order
 from sightline.lab.measures.ranking import kendall_tau, pair_accuracy
+from sightline.lab.measures.resampling import draws
 from sightline.lab.measures.table import ScoredFrames
 
 RNG = np.random.default_rng(3)
@@ -117,6 +118,17 @@ def test_pair_accuracy_by_all_pairs() -> None:
     assert bins[0]["accuracy"] < bins[-1]["accuracy"]
 
 
+def test_pairs_stand_as_often_as_both_of_their_episodes() -> None:
+    truth = RNG.normal(size=30)
+    rewards = truth + 2 * RNG.normal(size=30)
+    better, worse = np.nonzero(truth[:, None] > truth)
+    right = rewards[better] > rewards[worse]
+    values = [np.average(right, weights=weights[better] * weights[worse]) for weights in draws(30, 400)]
+    low, high = np.percentile(values, [2.5, 97.5])
+    measure = pair_accuracy(episodes([[r] for r in rewards], truth=truth), 400)
+    assert (measure.low, measure.high) == pytest.approx((low, high), abs=0.03) and high - low > 0.2
+
+
 def test_ties_are_half_right_and_shown() -> None:
     measure = pair_accuracy(episodes([[0], [1], [1], [1]], truth=np.array([0.0, 1, 2, 3])))
     # Of six pairs three are right, and three are ties.
@@ -189,6 +201,9 @@ def test_favouring_one_instruction_is_no_reading() -> None:
     assert confusion_margin(reads, own).details["p"] == pytest.approx(1 / 2001)
     favours = RNG.normal(size=(60, 3)) + np.array([5, 0, 0])
     assert confusion_margin(favours, own).details["p"] > 0.02
+    # Neither where most videos happen to be of the one that it favours.
+    mostly = confusion_margin(favours, np.minimum(np.arange(60) // 25, 2) % 2)
+    assert mostly.value is not None and mostly.value > 0.2 and mostly.details["p"] > 0.02
     assert confusion_margin(reads[:, :1], own).undefined == "one instruction cannot be confused"
     assert confusion_margin(np.ones((3, 3)), np.arange(3)).undefined.startswith("no video")
 
