@@ -32,10 +32,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from running import keep, sized
 from sightline.control.resolving import resolve
+from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
-from sightline.lab.contenders import load_task
+from sightline.lab.contenders import contenders, load_task
+from sightline.lab.features import FeatureStore
 from sightline.lab.gate import PASSED, REFUSED, WARNED, check_reward
-from sightline.lab.running import LabData, run_lab
+from sightline.lab.running import CHIEF_MEASURES, DRAWS_OF_SWEEP, FEATURES, LabData, run_lab
+from sightline.lab.scoring import build_rewards, score
+from sightline.lab.sources import random_play
 
 FILE = "lab.json"
 SENTENCES = (
@@ -73,17 +77,22 @@ def seconds_of(call: Callable[[], Any]) -> float:
 
 
 def sweep(folder: Path) -> dict[str, Any]:
-    count = sized(10_000, 2 * STEPS) // STEPS
     # Frames of random play alone: the sweep over states and the script would come on top.
-    data = LabData(episodes=count, play=("random",))
+    episodes = sized(10_000, 2 * STEPS) // STEPS
 
-    def judged(overrides: list[str], sentences: tuple[str, ...], out: Path) -> dict[str, Any]:
-        return run_lab("cartpole", overrides, {}, sentences, data, out=out)
+    def one_anew(store: Path) -> None:
+        """What each reward takes where nothing is kept: to play, draw, embed, score, and measure as in the sweep."""
+        ready = build_rewards(contenders("cartpole", [], {}))
+        source = random_play(find_task("cartpole"), episodes, 0)
+        scores = score(ready, [source], FeatureStore(store), variants=False)
+        for measure in CHIEF_MEASURES.values():
+            measure(scores.of("own"), DRAWS_OF_SWEEP)
 
-    judged([], (), folder / "warm-up")  # what is loaded once is not what is measured
-    anew = seconds_of(lambda: judged([], (), folder / "kept"))
+    one_anew(folder / "warm-up")  # what is loaded once is not what is measured
+    anew = seconds_of(lambda: one_anew(folder / "kept" / FEATURES))
     cells: dict[str, Any] = {}
-    kept = seconds_of(lambda: cells.update(judged([ALPHAS], SENTENCES, folder / "kept")))
+    data = LabData(episodes=episodes, play=("random",))
+    kept = seconds_of(lambda: cells.update(run_lab("cartpole", [ALPHAS], {}, SENTENCES, data, out=folder / "kept")))
     assert cells["embedded"] == 0, "all of them are kept"
     times = len(cells["rewards"]) * anew / kept
     return {

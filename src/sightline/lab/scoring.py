@@ -224,8 +224,9 @@ def _score_group(
         begins = True
         for episode in source.episodes(group[0].make, shrink):
             clip = _clip(episode, source, begins, shrink)
+            features: dict[str, np.ndarray] = {}
             for scorer in scorers:
-                scorer.add(clip, begins)
+                scorer.add(clip, begins, features)
             if shown is not None and clip.frames is not None:
                 shown.append(to_numpy(clip.frames)[:, 0])
             facts.add(episode, source, len(clip.first), begins)
@@ -274,17 +275,21 @@ class _FrameScorer:
         self._stream = RewardStream(reward.model)
         self._rewards: dict[str, list[np.ndarray]] = {name: [] for name in ("real", *VARIANTS)}
 
-    def add(self, clip: Clip, begins: bool) -> None:
-        """Score the clip of an episode, or the next part of one if that does not begin with it."""
+    def add(self, clip: Clip, begins: bool, features: dict[str, np.ndarray]) -> None:
+        """Score the clip of an episode, or the next part of one if that does not begin with it.
+
+        Args:
+            features: of the clip, by what they come from, as far as other rewards have asked for them.
+        """
         if begins:
             self._stream = RewardStream(self._model)
             self._episodes += 1
         rewards = {name: np.full(len(clip.first), np.nan, np.float32) for name in self._rewards}
         if not self.failure:
             try:
-                rewards["real"] = self._score(clip, self._stream)
+                rewards["real"] = self._score(clip, self._stream, features)
                 if self._wants_variants and begins:
-                    rewards |= self._variants(clip)
+                    rewards |= self._variants(clip, features)
             except (BadInput, RunFailed) as error:
                 self.failure = str(error)
         for name, values in rewards.items():
@@ -298,15 +303,16 @@ class _FrameScorer:
             return np.random.default_rng(SHUFFLING).permutation(real)
         return np.concatenate([np.zeros(0), *self._rewards[variant]])
 
-    def _score(self, clip: Clip, stream: RewardStream) -> np.ndarray:
+    def _score(self, clip: Clip, stream: RewardStream, features: dict[str, np.ndarray]) -> np.ndarray:
         """float32[T] of a clip [T, 1], by features that are kept where they can be."""
         if self._features is None or clip.frames is None:
             return stream(clip)[:, 0]
-        frames = to_numpy(clip.frames)[:, 0]
-        features = self._store.of(self._features, frames, lambda: stream.embed(clip))
-        return stream.score(features, clip)[:, 0]
+        if self._features not in features:
+            frames = to_numpy(clip.frames)[:, 0]
+            features[self._features] = self._store.of(self._features, frames, lambda: stream.embed(clip))
+        return stream.score(features[self._features], clip)[:, 0]
 
-    def _variants(self, clip: Clip) -> dict[str, np.ndarray]:
+    def _variants(self, clip: Clip, features: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Rewards of the clip with other frames than its own; NaN where they were not asked for."""
         frames: Any = clip.frames
         steps = len(frames)
@@ -315,8 +321,8 @@ class _FrameScorer:
         found = {}
         if self._model.window > 1:
             order = np.random.default_rng([SHUFFLING, self._episodes]).permutation(steps)
-            own = self._store.of(self._features, frames[:, 0], lambda: RewardStream(self._model).embed(clip))
-            found["shuffled"] = RewardStream(self._model).score(own[order], clip)[:, 0]
+            shuffled = features[self._features][order]
+            found["shuffled"] = RewardStream(self._model).score(shuffled, clip)[:, 0]
         blank = self._embedded(np.zeros_like(frames[:1]), clip[:1])
         found["blank"] = RewardStream(self._model).score(np.repeat(blank, steps, axis=0), clip)[:, 0]
         if self._model.window == 1:
