@@ -23,6 +23,7 @@ from sightline.rewards.base import Clip, RewardStream
 from sightline.rewards.judge import JudgeReward
 from sightline.rewards.judging.forms import Scale, Shuffled, YesNo, bundled_prompt, read_percents
 from sightline.rewards.shaped import ShapedReward
+from sightline.runs.trust import check_trusted
 
 GOAL = "a pole upright"
 
@@ -511,3 +512,12 @@ def test_a_run_by_the_bundled_judge_is_the_same_each_time(tmp_path: Path) -> Non
     for name in ("one", "other"):
         start(tmp_path / name, local)
     assert rewards_of(tmp_path / "one") == rewards_of(tmp_path / "other")
+
+
+def test_a_strangers_run_asks_no_server_when_it_is_evaluated(tmp_path: Path) -> None:
+    recipe: Any = load_recipe(
+        None, {"env": "cartpole", "reward.kind": "judge", "reward.model": "m", "reward.url": "https://elsewhere/v1"}
+    )
+    with pytest.raises(BadInput, match="a server that would be asked"):
+        check_trusted(recipe, tmp_path, asks=False)
+    check_trusted(recipe, tmp_path, asks=False, scores=False)

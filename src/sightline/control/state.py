@@ -222,7 +222,7 @@ def chosen_policy(run: RunFolder, trust: bool = False) -> BaseAlgorithm:
     Raises:
         BadInput: nothing was chosen yet, or it is damaged, or the recipe names code of its own.
     """
-    recipe = for_control(run.trusted_recipe(trust, asks=False))
+    recipe = for_control(run.trusted_recipe(trust, asks=False, scores=False))
     folder = chosen_checkpoint(run).path
     spaces = acting_spaces(env_maker(recipe, None, render=False))
     return load_policy(recipe, folder, spaces)
@@ -239,7 +239,7 @@ def latest_learner(run: RunFolder, trust: bool = False, stated_keys: Sequence[st
         BadInput: the run has no whole checkpoint, or stored no transitions, or its recipe names code of its own.
         Damaged: the checkpoint does not fit the recipe.
     """
-    recipe = for_control(run.trusted_recipe(trust, stated_keys, asks=False))
+    recipe = for_control(run.trusted_recipe(trust, stated_keys, asks=False, scores=False))
     if isinstance(recipe.learner, OnPolicyLearner):
         raise BadInput(
             f"the run '{run.path}' has stored no transitions: {recipe.learner.algorithm} learns on-policy; collect "

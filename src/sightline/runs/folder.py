@@ -137,13 +137,16 @@ class RunFolder:
                 ) from error
             raise Damaged(f"the recipe of '{self.path}' is damaged: {error}") from error
 
-    def trusted_recipe(self, trust: bool = False, stated_keys: Sequence[str] = (), asks: bool = True) -> Recipe:
+    def trusted_recipe(
+        self, trust: bool = False, stated_keys: Sequence[str] = (), asks: bool = True, scores: bool = True
+    ) -> Recipe:
         """Resolved recipe of this run, checked so that environments, learners and teachers may be built from it.
 
         Args:
             trust: skip the check, as the user trusts whoever made the folder.
             stated_keys: recipe keys that the user has given with the same value.
             asks: the run's teacher will be queried.
+            scores: its reward model will be made.
 
         Raises:
             BadInput: as `recipe`; or the folder holds links, or its recipe names code or services of its own.
@@ -154,7 +157,7 @@ class RunFolder:
         recipe = self.recipe()
         if not trust:
             check_plain(self.path)
-            check_trusted(recipe, self.path, stated_keys, asks)
+            check_trusted(recipe, self.path, stated_keys, asks, scores)
         self._warn_of_other_packages(recipe)
         return recipe
 

@@ -24,7 +24,9 @@ KNOWN_PACKAGES = ("stable_baselines3", "sb3_contrib")
 """Packages whose algorithms a run folder may name without `--trust`."""
 
 
-def check_trusted(recipe: Recipe, folder: Path, stated_keys: Sequence[str] = (), asks: bool = True) -> None:
+def check_trusted(
+    recipe: Recipe, folder: Path, stated_keys: Sequence[str] = (), asks: bool = True, scores: bool = True
+) -> None:
     """Refuse a run folder whose recipe names code or services of its own.
 
     Args:
@@ -32,11 +34,15 @@ def check_trusted(recipe: Recipe, folder: Path, stated_keys: Sequence[str] = (),
         folder: the run folder, for the message.
         stated_keys: recipe keys that the user has given with the same value.
         asks: the run's teacher will be queried.
+        scores: its reward model will be made, which may be one that asks a server for every reward.
 
     Raises:
         BadInput: naming the first such key and its value.
     """
     foreign_keys = list(_code_keys(recipe))
+    is_taught = recipe.reward.teaching is not None
+    if asks or (scores and not is_taught):
+        foreign_keys += _keys_of_reward(recipe)
     if asks:
         foreign_keys += _external_keys(recipe)
     for key, value, what in foreign_keys:
@@ -82,12 +88,16 @@ def _code_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
             yield "learner.algorithm", algorithm, "code of its own"
 
 
-def _external_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
-    """Recipe keys that send queries, credentials, money, labels or metrics elsewhere: (key, value, meaning)."""
-    if recipe.wandb:
-        yield "wandb", recipe.wandb, "a project that metrics would be sent to"
+def _keys_of_reward(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Recipe keys by which a reward or its teacher sends pictures, credentials, money or labels elsewhere."""
     for key, value, what in recipe.reward.reaches():
         yield f"reward.{key}", value, what
+
+
+def _external_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Recipe keys by which training sends pictures, credentials or metrics elsewhere: (key, value, meaning)."""
+    if recipe.wandb:
+        yield "wandb", recipe.wandb, "a project that metrics would be sent to"
     if isinstance(recipe, AgentRecipe) and recipe.policy.sampler == "server":
         server = recipe.policy.server
         if not is_this_machine(server.url):
