@@ -68,7 +68,9 @@ def lab(
         Path | None, typer.Option(help="A data set of episodes: of sightline collect, LeRobot, Minari or vlmrm.")
     ] = None,
     camera: Annotated[str | None, typer.Option(help="Which of several cameras of --dataset.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for lab.json and kept embeddings.", callback=in_home)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for lab.json, its page and kept embeddings.", callback=in_home)
+    ] = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:

@@ -332,7 +332,7 @@ def _strip(data: Mapping[str, Any] | None, pictures: Mapping[int, np.ndarray]) -
     """Template values of the film strip, with all rewards over the same episode below it."""
     if data is None:
         return None
-    with plots.new_figure(9.0, 2.8) as figure:
+    with plots.new_figure(6.4, 2.6) as figure:
         panel = figure.subplots()
         for index, (name, values) in enumerate(list(data["curves"].items())[: MOST_CURVES + 1]):
             colour, dashes = plots.line_style(index - 1)
