@@ -521,3 +521,19 @@ def test_a_strangers_run_asks_no_server_when_it_is_evaluated(tmp_path: Path) -> 
     with pytest.raises(BadInput, match="a server that would be asked"):
         check_trusted(recipe, tmp_path, asks=False)
     check_trusted(recipe, tmp_path, asks=False, scores=False)
+
+
+def test_a_chunk_goes_on_from_the_last_step_of_the_one_before() -> None:
+    values = [[10], [20], [30], [40], [50], [60], [90]]
+    with FaultServer(by_brightness) as server:
+        stream = RewardStream(judge(server, every=5))
+        first, second = (stream(clip(values)[part]) for part in (slice(0, 3), slice(3, 7)))
+    np.testing.assert_allclose(255 * first[:, 0], [10, 20, 30], atol=1e-4)
+    np.testing.assert_allclose(255 * second[:, 0], [45, 60, 75, 90], atol=1e-4)
+
+
+def test_an_end_without_an_answer_has_the_mean_of_the_others() -> None:
+    ended = np.ones((1, 3), bool)
+    with FaultServer(lambda asked: "?" if asked.pictures[0].mean() == 99 else by_brightness(asked)) as server:
+        rewards = judge(server, every="end")(clip([[10, 99, 30]], ended=ended))
+    np.testing.assert_allclose(255 * rewards[0], [10, 20, 30], atol=1e-4)
