@@ -34,12 +34,12 @@ from running import keep, sized
 from sightline.control.resolving import resolve
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
-from sightline.lab.contenders import contenders, load_task
-from sightline.lab.features import FeatureStore
-from sightline.lab.gate import PASSED, REFUSED, WARNED, check_reward
-from sightline.lab.running import CHIEF_MEASURES, DRAWS_OF_SWEEP, FEATURES, LabData, run_lab
-from sightline.lab.scoring import build_rewards, score
-from sightline.lab.sources import random_play
+from sightline.reward_lab.contenders import contenders, load_task
+from sightline.reward_lab.features import FeatureStore
+from sightline.reward_lab.gate import PASSED, REFUSED, WARNED, check_reward
+from sightline.reward_lab.running import CHIEF_MEASURES, DRAWS_OF_SWEEP, FEATURES, LabData, run_lab
+from sightline.reward_lab.scoring import build_rewards, score
+from sightline.reward_lab.sources import random_play
 
 FILE = "lab.json"
 SENTENCES = (

@@ -14,8 +14,8 @@ from conftest import TINY, Finished
 from sightline.datasets.episode import Episode
 from sightline.datasets.human_labels import HumanLabel, write_human_labels
 from sightline.datasets.reading import read_dataset
-from sightline.lab import collecting
-from sightline.lab.collecting import Collection, collect, judged
+from sightline.reward_lab import collecting
+from sightline.reward_lab.collecting import Collection, collect, judged
 from sightline.rewards.base import Clip, RewardModel
 from small_datasets import small_episode
 

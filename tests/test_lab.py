@@ -18,19 +18,19 @@ from conftest import Finished
 from sightline.datasets.episode import Episode
 from sightline.envs.making import EnvMaker
 from sightline.errors import BadInput, RunFailed
-from sightline.lab.contenders import Contender, contenders, load_task, parse_reward, parse_rewards
-from sightline.lab.features import FeatureStore
-from sightline.lab.frame_file import FrameFile
-from sightline.lab.measures.fooling import fooling
-from sightline.lab.measures.success_detection import auroc
-from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
-from sightline.lab.running import ranking, read_sentences
-from sightline.lab.scoring import ReadyReward, score
-from sightline.lab.sources import Source, beside_the_goal
-from sightline.lab.stored_pairs import preference_accuracy, read_pairs
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Question, RecordedTeacher, Segment, preference
 from sightline.models.encoders import load_encoder, shared_encoders
+from sightline.reward_lab.contenders import Contender, contenders, load_task, parse_reward, parse_rewards
+from sightline.reward_lab.features import FeatureStore
+from sightline.reward_lab.frame_file import FrameFile
+from sightline.reward_lab.measures.fooling import fooling
+from sightline.reward_lab.measures.success_detection import auroc
+from sightline.reward_lab.pictures import labelled_pictures, sorted_pictures, video
+from sightline.reward_lab.running import ranking, read_sentences
+from sightline.reward_lab.scoring import ReadyReward, score
+from sightline.reward_lab.sources import Source, beside_the_goal
+from sightline.reward_lab.stored_pairs import preference_accuracy, read_pairs
 from sightline.rewards.base import Clip, RewardModel, windows
 from sightline.rewards.config import RewardSetup
 
@@ -96,6 +96,7 @@ def test_a_task_without_a_recipe_has_its_own_words() -> None:
     (own,) = contenders("mountain-car-textured", [], {})
     assert own.recipe.goal == ("a car at the peak of the mountain, next to the yellow flag",)
     assert load_task("Pendulum-v1", ["goal=a rod"]).env == "Pendulum-v1"
+    assert load_task("env=Pendulum-v1", ["goal=a rod"]).env == "Pendulum-v1"  # as `sightline train` takes it
 
 
 # -- scoring -----------------------------------------------------------------------------------------------------------
@@ -378,7 +379,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_video_is_one_episode_and_progress_its_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sightline.lab.pictures.STILLS", 2)
+    monkeypatch.setattr("sightline.reward_lab.pictures.STILLS", 2)
     pictures = [Image.fromarray(np.full((8, 8, 3), 50 * number, np.uint8)) for number in range(5)]
     pictures[0].save(tmp_path / "film.gif", save_all=True, append_images=pictures[1:])
     source = video(tmp_path / "film.gif")

@@ -14,9 +14,9 @@ from PIL import Image
 from conftest import TINY, Finished
 from sightline.control.resolving import resolve
 from sightline.errors import BadInput
-from sightline.lab.contenders import load_task
-from sightline.lab.gate import GatePictures, check_reward, judge_pictures
 from sightline.reports.verdicts import check_verdict
+from sightline.reward_lab.contenders import load_task
+from sightline.reward_lab.gate import GatePictures, check_reward, judge_pictures
 from sightline.rewards.base import Clip, RewardModel
 from sightline.roles import check
 
@@ -92,7 +92,7 @@ def test_rewards_that_are_refused(model: RewardModel, controls: Any, expected: s
 
 def test_a_slow_model_reads_fewer_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("sightline.lab.gate.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("sightline.reward_lab.gate.time.monotonic", lambda: clock[0])
     many = GatePictures(greys(range(100, 132)), greys(range(64)).repeat(2, axis=0))
     found = judge_pictures(Slow(clock), [("nonsense", Scaled(0.1))], many)
     # 50 of 192 seconds are there: as large a share of 32 and of 128 pictures is read.

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sightline.errors import BadInput
-from sightline.lab.measures import OF_FRAMES
-from sightline.lab.measures.correlation import pearson, spearman
-from sightline.lab.measures.epic import TransitionSample, canonically_shaped, epic, epic_of_transitions
-from sightline.lab.measures.resampling import draws
-from sightline.lab.measures.result import ALL_SUCCESSES, CONSTANT_REWARD, CONSTANT_TRUTH, NO_SUCCESS, NO_TRUTH
-from sightline.lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max, calibration_error
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures import OF_FRAMES
+from sightline.reward_lab.measures.correlation import pearson, spearman
+from sightline.reward_lab.measures.epic import TransitionSample, canonically_shaped, epic, epic_of_transitions
+from sightline.reward_lab.measures.resampling import draws
+from sightline.reward_lab.measures.result import ALL_SUCCESSES, CONSTANT_REWARD, CONSTANT_TRUTH, NO_SUCCESS, NO_TRUTH
+from sightline.reward_lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max, calibration_error
+from sightline.reward_lab.measures.table import ScoredFrames
 
 RNG = np.random.default_rng(7)
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sightline.evaluation.statistics import Groups
-from sightline.lab.measures import OF_FRAMES
-from sightline.lab.measures.confusion import confusion_margin
-from sightline.lab.measures.controls import control_difference
-from sightline.lab.measures.fooling import fooling, most_fooling
-from sightline.lab.measures.progress import after_success, roughness, value_order
-from sightline.lab.measures.ranking import kendall_tau, pair_accuracy
-from sightline.lab.measures.resampling import draws
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures import OF_FRAMES
+from sightline.reward_lab.measures.confusion import confusion_margin
+from sightline.reward_lab.measures.controls import control_difference
+from sightline.reward_lab.measures.fooling import fooling, most_fooling
+from sightline.reward_lab.measures.progress import after_success, roughness, value_order
+from sightline.reward_lab.measures.ranking import kendall_tau, pair_accuracy
+from sightline.reward_lab.measures.resampling import draws
+from sightline.reward_lab.measures.table import ScoredFrames
 
 RNG = np.random.default_rng(3)
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import sightline as sl
-from sightline.lab.figures import figures, frame_rows
-from sightline.lab.measures.result import CONSTANT_REWARD
-from sightline.lab.measures.table import ScoredFrames
-from sightline.lab.scoring import LabScores
-from sightline.lab.sources import Source
 from sightline.reports.lab_page import summary, table, verdict_on, write_lab_page
+from sightline.reward_lab.figures import figures, frame_rows
+from sightline.reward_lab.measures.result import CONSTANT_REWARD
+from sightline.reward_lab.measures.table import ScoredFrames
+from sightline.reward_lab.scoring import LabScores
+from sightline.reward_lab.sources import Source
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from sightline.datasets.reading import read_dataset
 from sightline.errors import BadInput
 from sightline.evaluation.agreement import statistics
 from sightline.evaluation.human_success import human_success
-from sightline.lab.stored_episodes import stored_sources
 from sightline.labels.store import LabelStore
+from sightline.reward_lab.stored_episodes import stored_sources
 from sightline.teachers import success
 from sightline.teachers.queue import LabelQueue
 from small_datasets import small_episode

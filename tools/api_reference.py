@@ -5,7 +5,6 @@ python tools/api_reference.py
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,14 +40,8 @@ def page() -> str:
     parts = [HEAD]
     for group, names in GROUPS.items():
         parts.append(f"## {group}\n")
-        parts += [entry(name, public(name)) for name in names]
+        parts += [entry(name, getattr(sightline, name)) for name in names]
     return "\n".join(parts)
-
-
-def public(name: str) -> Any:
-    """What a public name stands for; `sightline.lab` is also the name of a package."""
-    module, _, attribute = sightline._PUBLIC[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def entry(name: str, thing: Any) -> str:

@@ -267,7 +267,7 @@ def lab(
     Raises:
         BadInput, RunFailed: in one line.
     """
-    from sightline.lab.running import PLAY, LabData, run_lab
+    from sightline.reward_lab.running import PLAY, LabData, run_lab
 
     models: dict[str, RewardModel] = {}
     differing: dict[str, list[str]] = {}

@@ -118,12 +118,12 @@ def describe(recipe: Recipe) -> list[str]:
 
 
 def check(recipe: Recipe, goal_pictures: Path | None = None) -> dict[str, Any]:
-    """Check a completed recipe's reward before training; see `sightline.lab.gate.check_reward`.
+    """Check a completed recipe's reward before training; see `sightline.reward_lab.gate.check_reward`.
 
     Raises:
         BadInput: it is refused, with the reason; or the recipe is for an agent.
     """
-    from sightline.lab.gate import REFUSED, check_reward
+    from sightline.reward_lab.gate import REFUSED, check_reward
 
     verdict = check_reward(for_control(recipe), goal_pictures, warn=_print_warning)
     if verdict["verdict"] == REFUSED:

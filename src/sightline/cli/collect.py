@@ -43,9 +43,9 @@ def collect(
 
     Each episode is written when it has ended: what was finished stays, whatever ends the command.
     """
-    from sightline.lab.collecting import Collection, Layout, Player
-    from sightline.lab.collecting import collect as collect_episodes
-    from sightline.lab.contenders import parse_rewards
+    from sightline.reward_lab.collecting import Collection, Layout, Player
+    from sightline.reward_lab.collecting import collect as collect_episodes
+    from sightline.reward_lab.contenders import parse_rewards
     from sightline.runs.progress import ProgressBar
 
     if out is None:

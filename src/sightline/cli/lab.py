@@ -79,8 +79,8 @@ def lab(
     A comma ends a value where key= comes next. Values that are lists make several rewards, with the quoting of
     'sightline sweep': --reward "a=reward.alpha=0,0.5,1".
     """
-    from sightline.lab.contenders import parse_rewards
-    from sightline.lab.running import PLAY, LabData, read_sentences, run_lab
+    from sightline.reward_lab.contenders import parse_rewards
+    from sightline.reward_lab.running import PLAY, LabData, read_sentences, run_lab
 
     files = (pictures, goal_pictures, other_pictures, video, labels, dataset)
     data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, camera, trust)

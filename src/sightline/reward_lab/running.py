@@ -15,20 +15,21 @@ from sightline.datasets.human_labels import read_human_labels
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, one_of, reason_of
 from sightline.evaluation.human_success import human_success
-from sightline.lab.contenders import Contender, contenders, load_task
-from sightline.lab.features import FeatureStore
-from sightline.lab.figures import figures, frame_rows
-from sightline.lab.frame_file import FrameFile
-from sightline.lab.gate import NONSENSE
-from sightline.lab.measures import OF_FRAMES
-from sightline.lab.measures.controls import control_difference
-from sightline.lab.measures.resampling import RESAMPLES
-from sightline.lab.measures.result import CONSTANT_REWARD, Measure, undefined
-from sightline.lab.measures.success_detection import auroc
-from sightline.lab.measures.table import ScoredFrames
-from sightline.lab.pictures import labelled_pictures, sorted_pictures, video
-from sightline.lab.scoring import LabScores, ReadyReward, build_rewards, control_name, score
-from sightline.lab.sources import (
+from sightline.reports.lab_page import write_lab_page
+from sightline.reward_lab.contenders import Contender, contenders, load_task
+from sightline.reward_lab.features import FeatureStore
+from sightline.reward_lab.figures import figures, frame_rows
+from sightline.reward_lab.frame_file import FrameFile
+from sightline.reward_lab.gate import NONSENSE
+from sightline.reward_lab.measures import OF_FRAMES
+from sightline.reward_lab.measures.controls import control_difference
+from sightline.reward_lab.measures.resampling import RESAMPLES
+from sightline.reward_lab.measures.result import CONSTANT_REWARD, Measure, undefined
+from sightline.reward_lab.measures.success_detection import auroc
+from sightline.reward_lab.measures.table import ScoredFrames
+from sightline.reward_lab.pictures import labelled_pictures, sorted_pictures, video
+from sightline.reward_lab.scoring import LabScores, ReadyReward, build_rewards, control_name, score
+from sightline.reward_lab.sources import (
     Source,
     beside_the_goal,
     random_play,
@@ -37,9 +38,8 @@ from sightline.lab.sources import (
     state_sweep,
     trained_play,
 )
-from sightline.lab.stored_episodes import stored_sources
-from sightline.lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
-from sightline.reports.lab_page import write_lab_page
+from sightline.reward_lab.stored_episodes import stored_sources
+from sightline.reward_lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
 from sightline.rewards.base import RewardModel
 from sightline.runs.files import write_document
 from sightline.runs.folder import open_run

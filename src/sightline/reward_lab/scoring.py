@@ -21,12 +21,12 @@ from sightline.envs.frames import Size, rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.stepping import Shrink, close_env
 from sightline.errors import BadInput, RunFailed
-from sightline.lab.contenders import Contender
-from sightline.lab.features import FeatureStore
-from sightline.lab.frame_file import FrameFile
-from sightline.lab.measures.table import ScoredFrames
-from sightline.lab.sources import Source
 from sightline.models.encoders import shared_encoders
+from sightline.reward_lab.contenders import Contender
+from sightline.reward_lab.features import FeatureStore
+from sightline.reward_lab.frame_file import FrameFile
+from sightline.reward_lab.measures.table import ScoredFrames
+from sightline.reward_lab.sources import Source
 from sightline.rewards.base import Clip, RewardModel, RewardStream, common_shrinker, to_numpy
 from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
 

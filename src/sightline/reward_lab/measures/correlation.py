@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from sightline.evaluation.statistics import Groups, correlation
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import CONSTANT_TRUTH, NO_TRUTH, Measure, is_constant, undefined, unusable_reward
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import (
+    CONSTANT_TRUTH,
+    NO_TRUTH,
+    Measure,
+    is_constant,
+    undefined,
+    unusable_reward,
+)
+from sightline.reward_lab.measures.table import ScoredFrames
 
 
 def pearson(frames: ScoredFrames, resamples: int = RESAMPLES) -> Measure:

@@ -19,7 +19,7 @@ from sightline.datasets.episode import Episode
 from sightline.errors import BadInput
 from sightline.evaluation.pictures import IMAGE_SUFFIXES
 from sightline.images import file_within, read_image, read_video
-from sightline.lab.sources import STILLS, Source
+from sightline.reward_lab.sources import STILLS, Source
 
 SUCCESS_COLUMNS = ("success", "label", "human_label")
 """Columns that say whether a picture shows the goal; the last is that of vlmrm's human evaluation."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from sightline.envs.tasks import Task
-from sightline.lab.measures.fooling import most_fooling
-from sightline.lab.measures.table import ScoredFrames
-from sightline.lab.scoring import LabScores
-from sightline.lab.sources import Source
+from sightline.reward_lab.measures.fooling import most_fooling
+from sightline.reward_lab.measures.table import ScoredFrames
+from sightline.reward_lab.scoring import LabScores
+from sightline.reward_lab.sources import Source
 
 MOST_REWARDS = 6
 """Rewards whose frames are shown."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from sightline.evaluation.statistics import Groups, expected_calibration_error
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import NO_SUCCESS, Measure, undefined, unusable_classes, unusable_reward
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import NO_SUCCESS, Measure, undefined, unusable_classes, unusable_reward
+from sightline.reward_lab.measures.table import ScoredFrames
 
 
 def auroc(frames: ScoredFrames, resamples: int = RESAMPLES) -> Measure:

@@ -11,7 +11,7 @@ import numpy as np
 from sightline.datasets.episode import Episode
 from sightline.datasets.reading import read_dataset
 from sightline.datasets.stored import StoredEpisode
-from sightline.lab.sources import Source
+from sightline.reward_lab.sources import Source
 
 PEOPLE = "people"
 

@@ -173,4 +173,6 @@ def load_task(name: str, overrides: Sequence[str]) -> ControlRecipe:
     is_recipe = name in bundled_recipes() or is_yaml_text(name) or os.path.isfile(name)
     if is_recipe:
         return for_control(load_recipe(name, overrides))
-    return for_control(load_recipe(None, [f"env={name}", *overrides]))
+    # `env=…` in its place, as `sightline train` takes it.
+    env = name.removeprefix("env=")
+    return for_control(load_recipe(None, [f"env={env}", *overrides]))

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import ROUNDING, Measure, undefined
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import ROUNDING, Measure, undefined
 
 PERMUTATIONS = 2000
 

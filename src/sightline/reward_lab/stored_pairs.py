@@ -10,12 +10,12 @@ import numpy as np
 
 from sightline.datasets.episode import Episode
 from sightline.errors import BadInput
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import Measure, undefined
-from sightline.lab.measures.table import ScoredFrames
-from sightline.lab.sources import Source
 from sightline.labels.store import LabelStore, existing_store
 from sightline.labels.types import PREFERENCES
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import Measure, undefined
+from sightline.reward_lab.measures.table import ScoredFrames
+from sightline.reward_lab.sources import Source
 
 NAME = "labels"
 """Of the source whose episodes are segments."""

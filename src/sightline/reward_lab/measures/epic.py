@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sightline.evaluation.statistics import correlation
-from sightline.lab.measures.correlation import with_truth
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import CONSTANT_REWARD, CONSTANT_TRUTH, Measure, is_constant, undefined
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.correlation import with_truth
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import CONSTANT_REWARD, CONSTANT_TRUTH, Measure, is_constant, undefined
+from sightline.reward_lab.measures.table import ScoredFrames
 
 TransitionReward = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """Reward of K transitions: from states [K, …], actions [K, …] and next states [K, …] to float[K]."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from sightline.evaluation.statistics import Groups
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import Measure, undefined
-from sightline.lab.measures.success_detection import with_success
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import Measure, undefined
+from sightline.reward_lab.measures.success_detection import with_success
+from sightline.reward_lab.measures.table import ScoredFrames
 
 MOST_FOOLING = 9
 

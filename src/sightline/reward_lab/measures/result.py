@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.table import ScoredFrames
 
 ROUNDING = 4 * float(np.finfo(np.float32).eps)
 """Relative spread up to which numbers count as constant: rewards are float32, and one model gives them in batches."""

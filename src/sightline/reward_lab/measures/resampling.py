@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.lab.measures.result import Measure, undefined
+from sightline.reward_lab.measures.result import Measure, undefined
 
 RESAMPLES = 1000
 MIN_EPISODES = 5

@@ -21,9 +21,9 @@ from sightline.datasets.stored import EpisodeWriter, StoredEpisode
 from sightline.envs.tasks import SuccessRule, find_task
 from sightline.errors import BadInput, RunFailed
 from sightline.evaluation.agreement import share
-from sightline.lab.contenders import contenders, load_task
-from sightline.lab.scoring import build_rewards
-from sightline.lab.sources import Source, random_play, scripted_play, trained_play
+from sightline.reward_lab.contenders import contenders, load_task
+from sightline.reward_lab.scoring import build_rewards
+from sightline.reward_lab.sources import Source, random_play, scripted_play, trained_play
 from sightline.rewards.base import Clip, RewardModel
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import StopRequests

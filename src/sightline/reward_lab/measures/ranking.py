@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from sightline.evaluation.statistics import Groups
-from sightline.lab.measures.correlation import with_truth
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import NO_SUCCESS, Measure, is_constant, undefined
-from sightline.lab.measures.success_detection import area_under_curve
-from sightline.lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, ScoredFrames
+from sightline.reward_lab.measures.correlation import with_truth
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import NO_SUCCESS, Measure, is_constant, undefined
+from sightline.reward_lab.measures.success_detection import area_under_curve
+from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, ScoredFrames
 
 PAIRS = 10_000
 BINS = 5

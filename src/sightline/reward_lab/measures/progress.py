@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from sightline.evaluation.statistics import spearman as rank_correlation
-from sightline.lab.measures.resampling import RESAMPLES, estimate
-from sightline.lab.measures.result import NO_SUCCESS, Measure, is_constant, undefined, unusable_reward
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
+from sightline.reward_lab.measures.result import NO_SUCCESS, Measure, is_constant, undefined, unusable_reward
+from sightline.reward_lab.measures.table import ScoredFrames
 
 LEAST_FRAMES = 3
 """Frames of an episode below which there is no order to speak of."""

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sightline.lab.measures.confusion import confusion_margin as confusion_margin
-from sightline.lab.measures.correlation import pearson, spearman
-from sightline.lab.measures.epic import epic
-from sightline.lab.measures.epic import epic_of_transitions as epic_of_transitions
-from sightline.lab.measures.fooling import fooling
-from sightline.lab.measures.progress import after_success, roughness, value_order
-from sightline.lab.measures.ranking import kendall_tau, pair_accuracy
-from sightline.lab.measures.result import Measure
-from sightline.lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max, calibration_error
-from sightline.lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.confusion import confusion_margin as confusion_margin
+from sightline.reward_lab.measures.correlation import pearson, spearman
+from sightline.reward_lab.measures.epic import epic
+from sightline.reward_lab.measures.epic import epic_of_transitions as epic_of_transitions
+from sightline.reward_lab.measures.fooling import fooling
+from sightline.reward_lab.measures.progress import after_success, roughness, value_order
+from sightline.reward_lab.measures.ranking import kendall_tau, pair_accuracy
+from sightline.reward_lab.measures.result import Measure
+from sightline.reward_lab.measures.success_detection import auprc, auroc, auroc_last, auroc_max, calibration_error
+from sightline.reward_lab.measures.table import ScoredFrames
 
 OF_FRAMES: Mapping[str, Callable[[ScoredFrames, int], Measure]] = {
     "spearman": spearman,
