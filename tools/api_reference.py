@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
     "Rewards": (
         *("ZeroShotReward", "ProgressReward", "LearnedReward", "wrap", "RecordFrame", "RewardModel", "Clip"),
-        *("LeRobotReward", "JudgeReward"),
+        *("HTTPReward", "LeRobotReward", "JudgeReward"),
     ),
     "Teachers and labels": (
         *("ChatTeacher", "EncoderTeacher", "ScriptedTeacher", "Teacher", "Answer", "LabelStore", "fit_reward"),

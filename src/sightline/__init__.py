@@ -30,6 +30,7 @@ _PUBLIC = {
     "Clip": "sightline.rewards.base:Clip",
     "RewardModel": "sightline.rewards.base:RewardModel",
     "ZeroShotReward": "sightline.rewards.zero_shot:ZeroShotReward",
+    "HTTPReward": "sightline.rewards.http:HTTPReward",
     "ProgressReward": "sightline.rewards.progress:ProgressReward",
     "LearnedReward": "sightline.rewards.learned.reward:LearnedReward",
     "JudgeReward": "sightline.rewards.judge:JudgeReward",
@@ -72,6 +73,7 @@ __all__ = [
     "Clip",
     "EncoderTeacher",
     "FeedbackConfig",
+    "HTTPReward",
     "JudgeReward",
     "LabelStore",
     "LeRobotReward",
@@ -114,6 +116,7 @@ if TYPE_CHECKING:
     from sightline.registry import register
     from sightline.rewards.base import Clip, RewardModel
     from sightline.rewards.config import RewardConfig, RewardSetup
+    from sightline.rewards.http import HTTPReward
     from sightline.rewards.judge import JudgeReward
     from sightline.rewards.learned.reward import LearnedReward
     from sightline.rewards.lerobot import LeRobotReward

@@ -44,6 +44,7 @@ BUILT_IN: dict[Kind, dict[str, str]] = {
         "success": "sightline.rewards.success:SuccessConfig",
         "shaped": "sightline.rewards.shaped:ShapedConfig",
         "sum": "sightline.rewards.weighted_sum:WeightedSumConfig",
+        "http": "sightline.rewards.http:HTTPConfig",
     },
     "teacher": {
         "encoder": "sightline.teachers.encoder:EncoderTeacherConfig",

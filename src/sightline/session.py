@@ -29,7 +29,7 @@ from sightline.envs.egl import drawing_in_words
 from sightline.errors import BadInput, Damaged, RunFailed
 from sightline.evaluation.episode_stats import describe
 from sightline.evaluation.video import Film, write_scored_video
-from sightline.rewards.base import Interrupted
+from sightline.rewards.base import Interrupted, Unavailable
 from sightline.runs.archive import Archives
 from sightline.runs.checkpoints import Checkpoint, CheckpointStore
 from sightline.runs.files import read_document, write_document
@@ -231,6 +231,11 @@ class RunSession:
                 return self._conclude()
         except (GivenUp, Interrupted):
             raise self.stopped() from None
+        except Unavailable as reason:
+            saved = "nothing was saved yet"
+            if self.saved_step is not None:
+                saved = f"what was saved at step {self.saved_step} counts"
+            raise RunFailed(f"{reason}; {saved}, and --resume goes on from there") from reason
 
     @contextlib.contextmanager
     def begun(self, trainer: Trainer) -> Iterator[None]:
@@ -457,9 +462,11 @@ class RunSession:
         self._settle(wait=True)
         try:
             self._validation = (step, self._trainer.validate())
+        # The pause is left open: it is dealt with after resuming.
         except Interrupted:
-            # The pause is left open: it is dealt with after resuming.
             raise self.save_and_stop() from None
+        except Unavailable as reason:
+            raise self.save_and_stop(str(reason)) from reason
         self._settle(wait=False)
 
     def _settle(self, wait: bool) -> None:
@@ -495,7 +502,7 @@ class RunSession:
             film = self._trainer.film(step)
             if film is not None:
                 self.save_film(f"step-{step:09d}", film)
-        except (Stopped, Interrupted):
+        except (Stopped, Interrupted, Unavailable):
             raise
         except Exception as error:
             self.warn(f"the video of step {step} could not be made: {' '.join(str(error).split())[:200]}")
@@ -517,7 +524,7 @@ class RunSession:
         self.write_json("result.json", result)
         try:
             self._trainer.illustrate()
-        except (Stopped, Interrupted):
+        except (Stopped, Interrupted, Unavailable):
             raise
         except Exception as error:  # the numbers stand all the same
             self.warn(f"the pictures of the report are not complete: {' '.join(str(error).split())[:200]}")

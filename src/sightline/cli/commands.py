@@ -20,6 +20,7 @@ from sightline.cli.lab import lab
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
 from sightline.cli.people import people_in_words, read_people
+from sightline.cli.serve_reward import serve_reward
 from sightline.errors import BadInput, RunFailed
 from sightline.requirements import check_versions, keep_llvms_apart
 from sightline.runs.stopping import GivenUp, Interruption, exit_now
@@ -53,6 +54,7 @@ app.command("check-env")(check_env)
 app.command()(demos)
 app.command()(collect)
 app.command()(lab)
+app.command("serve-reward")(serve_reward)
 
 
 @app.callback(invoke_without_command=True)

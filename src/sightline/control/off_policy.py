@@ -9,8 +9,9 @@ The learner makes `learner.gradient_steps` updates after each chunk, from all tr
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from sightline.control.sb3 import begin_learning, count_vector_step
 from sightline.control.state import buffer_of, latest_learner, set_random_state
 from sightline.control.trainer import ControlTrainer
 from sightline.envs.observations import blank
-from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate, Unavailable
 from sightline.runs.folder import open_run
 from sightline.runs.state import restoring
 from sightline.session import RunSession
@@ -48,6 +49,8 @@ class OffPolicyTrainer(ControlTrainer):
 
     def learn(self) -> None:
         """Collect and learn until the recipe's steps are made."""
+        if self._scorer.is_overdue:
+            self._end_turn()
         remaining = self.setup.recipe.steps - self.model.num_timesteps
         if self.setup.recipe.replay is not None:
             self._learn_from_replay(remaining)
@@ -55,10 +58,31 @@ class OffPolicyTrainer(ControlTrainer):
             # The interval keeps SB3 from printing and clearing the losses, which `_report_chunk` reads.
             self.model.learn(remaining, callback=_Hooks(self), log_interval=10**9, reset_num_timesteps=False)
         # Rewards are committed one chunk late; those of the last chunk are still to come.
-        rewards = self._scorer.finish()
+        with self._saved_if_unavailable():
+            rewards = self._scorer.finish()
         if rewards is not None:
             self._report_chunk(rewards)
         self.between_chunks(last=True)
+
+    def _end_turn(self) -> None:
+        """Do what is left of a turn at whose end the reward model gave no rewards, so that the run was saved there:
+        commit them, and make the updates that SB3 makes after a chunk."""
+        model = self.model
+        self._set_random_state()
+        with self._saved_if_unavailable():
+            rewards = self._scorer.commit_due()
+        if rewards is not None:
+            self._report_chunk(rewards)
+        if model.num_timesteps > model.learning_starts:
+            model.train(gradient_steps=self._learner.gradient_steps, batch_size=model.batch_size)
+
+    @contextlib.contextmanager
+    def _saved_if_unavailable(self) -> Iterator[None]:
+        """Context in which a reward model that gives no rewards for now ends the run, saved."""
+        try:
+            yield
+        except Unavailable as reason:
+            raise self.session.save_and_stop(str(reason)) from reason
 
     def _learn_from_replay(self, remaining: int) -> None:
         """Make the updates that collecting would have made, on stored transitions alone.
@@ -85,17 +109,23 @@ class OffPolicyTrainer(ControlTrainer):
         clip = self._env.take_chunk().clip
         if self._watch is not None:
             self._watch.see(clip)
-        rewards = self._scorer.end_of_chunk(clip)
+        with self._saved_if_unavailable():
+            rewards = self._scorer.end_of_chunk(clip)
         if rewards is not None:
             self._report_chunk(rewards)
 
     def between_chunks(self, last: bool = False) -> None:
-        if self._random_state is not None:
-            # SB3 draws the noise of a chunk before it calls here; a resumed run must not draw it twice.
-            with restoring(self.session.run.checkpoints):
-                set_random_state(self.model, self._random_state)
-            self._random_state = None
+        # SB3 draws the noise of a chunk before it calls here; a resumed run must not draw it twice.
+        self._set_random_state()
         super().between_chunks(last)
+
+    def _set_random_state(self) -> None:
+        """Go on drawing random numbers as when the checkpoint was written, once after resuming."""
+        if self._random_state is None:
+            return
+        with restoring(self.session.run.checkpoints):
+            set_random_state(self.model, self._random_state)
+        self._random_state = None
 
     def _reward_changed(self, update: RewardUpdate) -> dict[str, float | None]:
         """Give stored transitions their new rewards, and the critic a new beginning."""

@@ -6,6 +6,9 @@
 
 The rewards of a chunk are always committed at the end of the *next* chunk, however long embedding took. That costs one
 chunk of delay, and makes a run depend on nothing but its seed.
+
+A model may give no rewards for now (`Unavailable`), as when its server is down. Chunks that are not embedded then are
+kept with their frames, also in a checkpoint, and embedded once the run goes on.
 """
 
 from __future__ import annotations
@@ -18,14 +21,21 @@ from typing import Any
 import numpy as np
 
 from sightline.control.replay import CommittedReplayBuffer
-from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
+from sightline.rewards.base import (
+    Clip,
+    OnlineRewardModel,
+    RewardModel,
+    RewardStream,
+    Unavailable,
+    to_numpy,
+)
 from sightline.runs.stopping import awaited
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A chunk whose rewards are due at the end of the next: its replay rows, the clip without frames, its features, and
-    what an online reward model has captured of its frames."""
+    """A chunk whose rewards are due at the end of the next: its replay rows, its clip, its features, and what an online
+    reward model has captured of its frames."""
 
     rows: np.ndarray
     clip: Clip
@@ -46,7 +56,8 @@ class RewardWorker:
         self._buffer = buffer
         self._stream = RewardStream(model)
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
-        self._pending: _Pending | None = None
+        self._pending: list[_Pending] = []
+        self._unavailable: Unavailable | None = None
 
     def end_of_chunk(self, clip: Clip) -> np.ndarray | None:
         """Start to embed the chunk that just ended and commit the one before.
@@ -56,59 +67,95 @@ class RewardWorker:
 
         Returns:
             float32[T, N], the rewards that were committed; None at the first chunk.
+
+        Raises:
+            Unavailable: the model gives none; `commit_due` tries once more.
         """
-        previous = self._pending
         rows = self._buffer.take_new_rows()
         captured: dict[str, np.ndarray] = {}
         if isinstance(self.model, OnlineRewardModel):
             # While the frames are there; the next chunk but one overwrites them.
             captured = self.model.capture(clip)
-        features = self._worker.submit(self._stream.embed, clip)
-        self._pending = _Pending(rows, replace(clip, frames=None), features, captured)
+        self._submit(rows, clip, captured)
+        return self.commit_due()
+
+    def commit_due(self) -> np.ndarray | None:
+        """Commit the chunk before the newest, if it is not committed yet; as `end_of_chunk`."""
         # One chunk late, even if the embedding is done by now: else rewards would depend on how fast this machine is.
-        if previous is None:
+        if len(self._pending) < 2:
             return None
-        return self._commit(previous)
+        return self._commit_oldest()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether a chunk should have been committed, and the model gave no rewards."""
+        return len(self._pending) > 1
 
     def finish(self) -> np.ndarray | None:
         """Commit what is still pending; call it when collection has ended."""
-        pending = self._pending
-        self._pending = None
-        if pending is None:
-            return None
-        return self._commit(pending)
+        return self._commit_oldest() if self._pending else None
 
     def close(self) -> None:
         """End the thread; what is pending is lost."""
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def state(self) -> dict[str, Any]:
-        """The pending chunk and what windows reach back to, for a checkpoint; it is embedded, but not committed."""
-        pending = None
-        if self._pending is not None:
-            pending = {
-                "rows": self._pending.rows,
-                "features": awaited(self._pending.features),
-                "clip": self._pending.clip.arrays(),
-                "captured": self._pending.captured,
-            }
+        """The pending chunks and what windows reach back to, for a checkpoint: embedded and not committed, or, where
+        the model gives no rewards for now, with their frames."""
+        pending = []
+        for chunk in self._pending:
+            features: np.ndarray | None = None
+            clip = replace(chunk.clip, frames=None)
+            try:
+                features = awaited(chunk.features)
+            except Unavailable:
+                clip = chunk.clip
+            arrays = {name: to_numpy(array) for name, array in clip.arrays().items()}
+            pending.append({"rows": chunk.rows, "features": features, "clip": arrays, "captured": chunk.captured})
         return {"pending": pending, "stream": self._stream.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
-        self._pending = None
+        """Take over what `state` gave; what was not embedded is begun."""
+        self._pending = []
         self._stream.restore(state["stream"])
-        pending = state["pending"]
-        if pending is not None:
+        chunks = state["pending"] or []
+        if isinstance(chunks, Mapping):  # the one chunk that checkpoints of earlier versions have
+            chunks = [chunks]
+        for chunk in chunks:
+            clip = Clip.of_arrays(chunk["clip"])
+            if chunk["features"] is None:
+                self._submit(chunk["rows"], clip, dict(chunk["captured"]))
+                continue
             features: Future[np.ndarray] = Future()
-            features.set_result(pending["features"])
-            clip = Clip.of_arrays(pending["clip"])
-            self._pending = _Pending(pending["rows"], clip, features, dict(pending["captured"]))
+            features.set_result(chunk["features"])
+            self._pending.append(_Pending(chunk["rows"], clip, features, dict(chunk["captured"])))
 
-    def _commit(self, chunk: _Pending) -> np.ndarray:
+    def _submit(self, rows: np.ndarray, clip: Clip, captured: dict[str, np.ndarray]) -> None:
+        """Start to embed a chunk."""
+        self._pending.append(_Pending(rows, clip, self._worker.submit(self._embed, clip), captured))
+
+    def _embed(self, clip: Clip) -> np.ndarray:
+        # In order, or windows would reach back to the wrong steps: after a chunk without rewards there are none.
+        if self._unavailable is not None:
+            raise self._unavailable
+        try:
+            return self._stream.embed(clip)
+        except Unavailable as reason:
+            self._unavailable = reason
+            raise
+
+    def _commit_oldest(self) -> np.ndarray:
+        """Commit the oldest pending chunk; it stays pending if the model gives no rewards.
+
+        Raises:
+            Unavailable: it gives none.
+        """
+        chunk = self._pending[0]
         features = awaited(chunk.features)
+        clip = replace(chunk.clip, frames=None)
         if isinstance(self.model, OnlineRewardModel):
-            self.model.collected(features, chunk.clip, chunk.captured)
-        rewards = self._stream.score(features, chunk.clip)
+            self.model.collected(features, clip, chunk.captured)
+        rewards = self._stream.score(features, clip)
         self._buffer.commit(chunk.rows, rewards, features)
+        self._pending.pop(0)
         return rewards

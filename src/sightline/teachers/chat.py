@@ -372,7 +372,7 @@ class ChatTeacher(Teacher):
             interview.exchanges.append(earlier_reply)
             return ChatReply(earlier_reply.reply)
 
-        def record(attempt: Attempt) -> None:
+        def record(attempt: Attempt[ChatReply]) -> None:
             """Add an attempt to the exchanges, with its cost: also one that failed has read the prompt."""
             input_tokens = 0
             output_tokens = 0

@@ -13,7 +13,7 @@ from sightline.errors import BadInput, RunFailed
 from sightline.images import Picture
 from sightline.models.chat.calling import Attempt, RateLimitedClient, check
 from sightline.models.chat.config import ChatModelConfig
-from sightline.models.chat.messages import Ask, ChatModel, ChatRequest, Part, QuotaReached, Refused, Rejected
+from sightline.models.chat.messages import Ask, ChatModel, ChatReply, ChatRequest, Part, QuotaReached, Refused, Rejected
 from sightline.models.chat.streaming import stream_async
 
 
@@ -84,7 +84,7 @@ class ChatSampler:
                 self._note_failure(attempt)
         return replies
 
-    async def _reply(self, ask: Ask, request: ChatRequest) -> Attempt:
+    async def _reply(self, ask: Ask, request: ChatRequest) -> Attempt[ChatReply]:
         last = (await self._calls.attempts(ask, request, self._count))[-1]
         if isinstance(last.error, QuotaReached):
             raise RunFailed(f"{self._model.where} answers no more: {last.error}; quota=wait waits for it")
@@ -92,13 +92,13 @@ class ChatSampler:
             raise BadInput(f"the chat model at {self._model.where} cannot be asked: {last.error}")
         return last
 
-    def _count(self, attempt: Attempt) -> None:
+    def _count(self, attempt: Attempt[ChatReply]) -> None:
         outcome = attempt.reply or attempt.error  # a failed attempt may have cost tokens as well
         if outcome:
             self.input_tokens += outcome.input_tokens
             self.output_tokens += outcome.output_tokens
 
-    def _note_failure(self, attempt: Attempt) -> None:
+    def _note_failure(self, attempt: Attempt[ChatReply]) -> None:
         kind = "refused" if isinstance(attempt.error, Refused) else "failed"
         self.failures[kind] += 1
         if self.failures[kind] == 1:

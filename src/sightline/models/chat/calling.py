@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.models.chat.messages import (
@@ -29,6 +29,10 @@ from sightline.models.chat.messages import (
     Transient,
 )
 from sightline.models.chat.streaming import stream_async
+
+Reply = TypeVar("Reply")
+Send = Callable[[], Awaitable[tuple[Reply, int]]]
+"""Sends one request, once: the reply, and the tokens that it took. Raises NoReply."""
 
 LONGEST_WAIT = 120.0
 """Seconds; a server that asks for more has a quota that is not one of the minute."""
@@ -71,14 +75,14 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class Attempt(Generic[Reply]):
     """One request and what became of it: a reply, or an error.
 
     Attributes:
         seconds: from sending to the last byte.
     """
 
-    reply: ChatReply | None
+    reply: Reply | None
     error: NoReply | None
     seconds: float
 
@@ -133,20 +137,26 @@ class RateLimitedClient:
         self._jitter = random.Random()  # spreads waits; no result depends on it
 
     async def attempts(
-        self, ask: Ask, request: ChatRequest, note: Callable[[Attempt], None] = lambda attempt: None
-    ) -> list[Attempt]:
+        self, ask: Ask, request: ChatRequest, note: Callable[[Attempt[ChatReply]], None] = lambda attempt: None
+    ) -> list[Attempt[ChatReply]]:
+        """Ask a chat model until there is a reply, a refusal, or no hope; see `repeated`."""
+        return await self.repeated(lambda: _asked(ask, request), note)
+
+    async def repeated(
+        self, send: Send[Reply], note: Callable[[Attempt[Reply]], None] = lambda attempt: None
+    ) -> list[Attempt[Reply]]:
         """Send a request until there is a reply, a refusal, or no hope; return all attempts, of which the last counts.
 
         Args:
             note: told of each attempt as soon as it is made; also of one that is cancelled while the server works on
                 it, which may well have to be paid for.
         """
-        attempts: list[Attempt] = []
+        attempts: list[Attempt[Reply]] = []
         while True:
             # Another request has found out that none will be answered.
             if self.exhausted is not None:
                 return [*attempts, Attempt(None, self.exhausted, 0.0)]
-            attempt = await self._attempt(ask, request, note)
+            attempt = await self._attempt(send, note)
             note(attempt)
             attempts.append(attempt)
             # Waiting for a quota is no failure of this request: it begins anew, with all its retries.
@@ -160,24 +170,19 @@ class RateLimitedClient:
                 return attempts
             await asyncio.sleep(self._wait_after(attempt.error, len(attempts)))
 
-    async def _attempt(self, ask: Ask, request: ChatRequest, note: Callable[[Attempt], None]) -> Attempt:
+    async def _attempt(self, send: Send[Reply], note: Callable[[Attempt[Reply]], None]) -> Attempt[Reply]:
         # How many tokens it takes is known afterwards only, so the usual number is reserved, and corrected below.
         guess = self._usual_tokens
         await asyncio.sleep(max(self._requests.reserve(1), self._tokens.reserve(guess)))
         while (pause := self._not_before - time.monotonic()) > 0:  # a server's wish to be left alone is for everybody
             await asyncio.sleep(pause)
         start = time.monotonic()
-        reply: ChatReply | None = None
+        reply: Reply | None = None
         error: NoReply | None = None
         tokens = 0
         try:
             async with asyncio.timeout(self._limits.timeout):
-                reply = await _asked(ask, request)
-            tokens = reply.input_tokens + reply.output_tokens
-            if not reply.text.strip() and not reply.cut_off:
-                # Not to be repeated at once: most likely it would be empty again, and it is paid for.
-                error = NoReply("the reply is empty", reply.input_tokens, reply.output_tokens)
-                reply = None
+                reply, tokens = await send()
             self._usual_tokens += 0.2 * (tokens - self._usual_tokens)
         except asyncio.CancelledError:
             note(Attempt(None, Transient("given up before a reply came"), time.monotonic() - start))
@@ -210,8 +215,8 @@ class RateLimitedClient:
         return float(wait * self._jitter.uniform(0.5, 1.0))
 
 
-async def _asked(ask: Ask, request: ChatRequest) -> ChatReply:
-    """The reply to one request.
+async def _asked(ask: Ask, request: ChatRequest) -> tuple[ChatReply, int]:
+    """The reply to one request, and the tokens that it took.
 
     Raises:
         NoReply: as the provider says.
@@ -225,7 +230,10 @@ async def _asked(ask: Ask, request: ChatRequest) -> ChatReply:
         raise RunFailed(f"the provider of the chat model has failed: {reason_and_place(error)}") from error
     if not isinstance(reply, ChatReply):
         raise RunFailed(f"the provider of the chat model must return a ChatReply, not {type(reply).__name__}")
-    return reply
+    if not reply.text.strip() and not reply.cut_off:
+        # Not to be repeated at once: most likely it would be empty again, and it is paid for.
+        raise NoReply("the reply is empty", reply.input_tokens, reply.output_tokens)
+    return reply, reply.input_tokens + reply.output_tokens
 
 
 def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
@@ -237,7 +245,7 @@ def check(model: ChatModel, limits: Limits, request: ChatRequest) -> ChatReply:
     """
     client = RateLimitedClient(replace(limits, retries=min(limits.retries, 2), waits_for_quota=False))
 
-    async def last_attempt(ask: Ask, request: ChatRequest) -> Attempt:
+    async def last_attempt(ask: Ask, request: ChatRequest) -> Attempt[ChatReply]:
         try:
             async with asyncio.timeout(limits.timeout):  # for all attempts together
                 attempts = await client.attempts(ask, request)

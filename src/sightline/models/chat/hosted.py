@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from sightline.config.secrets import masked
 from sightline.errors import BadInput
 from sightline.models.chat.calling import CapabilityFallback, Post
-from sightline.models.chat.endpoints import filled_in, read_key, resolve_endpoint, variables
+from sightline.models.chat.endpoints import Endpoint, filled_in, read_key, resolve_endpoint, variables
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, NoReply, Rejected, Transient
 
 if TYPE_CHECKING:
@@ -26,7 +26,87 @@ if TYPE_CHECKING:
     from sightline.models.chat.config import ChatModelConfig
 
 
-class HostedModel:
+class HostedService:
+    """A service at an address, with what is sent along to it: the part that is the same whatever is asked there.
+
+    Args:
+        endpoint: the address, and the variable with the key.
+        timeout: seconds for one request.
+        headers: sent with every request; `$NAME` stands for the key in that environment variable.
+
+    Attributes:
+        where: who answers, for messages.
+    """
+
+    def __init__(self, endpoint: Endpoint, timeout: float, headers: Mapping[str, str] | None = None) -> None:
+        self.where = endpoint.where
+        self._url = endpoint.url
+        self._key_env = endpoint.key_env
+        self._query = endpoint.query
+        self._headers = dict(headers or {})
+        self._timeout = timeout
+
+    def _key(self) -> str | None:
+        """The key, read when it is used; None where none is sent."""
+        if not self._key_env:
+            return None
+        return read_key(self._key_env)
+
+    def _client(self, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
+        """A client for this server, which sends these headers and those that the recipe names.
+
+        Raises:
+            BadInput: a variable holds no key, or the proxy or the certificates of the environment cannot be used.
+        """
+        from sightline.models.chat.connections import connect
+
+        all_headers = dict(headers or {}) | filled_in(self._headers)
+        return connect(self._url, self._timeout, all_headers, filled_in(self._query))
+
+    def _without_keys(self, text: str) -> str:
+        """A server's words with `…` in place of the keys that it repeats. Whole answers go through here before they
+        are cut: of a key that is cut, half would be left."""
+        for variable in (self._key_env, *variables(self._headers), *variables(self._query)):
+            key = os.environ.get(variable or "", "").strip()
+            if key:
+                text = text.replace(key, "…")
+        return text
+
+    def _unreachable(self, error: BaseException) -> NoReply:
+        """Error for a connection that failed; what `connections` itself has raised stays as it is."""
+        import httpx2
+
+        from sightline.models.chat.connections import proxy_for
+
+        cause: BaseException | None = error
+        while cause is not None:  # clients wrap what the connection itself raises
+            if isinstance(cause, NoReply):
+                return cause
+            if isinstance(cause, httpx2.TransportError):
+                error = cause
+            cause = cause.__cause__ or cause.__context__
+
+        problem = "cannot be reached"
+        if isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError):
+            problem = "breaks the connection off"
+        proxy = proxy_for(self._url)
+        if proxy is not None:
+            problem += f" through the proxy {masked(proxy)}"
+        if str(error):
+            problem += f": {error}"
+        return Transient(f"{self.where} {problem}")
+
+    def _sent_elsewhere(self, status: int, address: str) -> Rejected:
+        return Rejected(
+            f"the server answers {status} and sends the request on to '{address[:200]}', which is not followed, for "
+            "the key would go with it; if you trust that address, say it in url"
+        )
+
+    def _nonsense(self, expected: str, content: object, tokens: tuple[int, int] = (0, 0)) -> Transient:
+        return Transient(f"{self.where} answers something that is no {expected}: {content}", None, *tokens)
+
+
+class HostedModel(HostedService):
     """A model at a provider's service, or at another address that speaks its language.
 
     Args:
@@ -94,14 +174,9 @@ class HostedModel:
             headers=headers,
             query=query,
         )
-        self.where = endpoint.where
-        self._url = endpoint.url
-        self._key_env = endpoint.key_env
-        self._query = endpoint.query
-        self._headers = dict(headers or {})
+        super().__init__(endpoint, timeout, headers)
         self._model = model
         self._options = dict(options or {})
-        self._timeout = timeout
         self._fallback = CapabilityFallback()
 
     @contextlib.asynccontextmanager
@@ -135,23 +210,6 @@ class HostedModel:
         """
         raise NotImplementedError
 
-    def _key(self) -> str | None:
-        """The key, read when it is used; None where none is sent."""
-        if not self._key_env:
-            return None
-        return read_key(self._key_env)
-
-    def _client(self, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
-        """A client for this server, which sends these headers and those that the recipe names.
-
-        Raises:
-            BadInput: a variable holds no key, or the proxy or the certificates of the environment cannot be used.
-        """
-        from sightline.models.chat.connections import connect
-
-        all_headers = dict(headers or {}) | filled_in(self._headers)
-        return connect(self._url, self._timeout, all_headers, filled_in(self._query))
-
     @staticmethod
     def _idempotency(request: ChatRequest, body: Any) -> dict[str, str]:
         """The header by which a server that heeds it answers a request that is sent again, without a second charge.
@@ -163,45 +221,3 @@ class HostedModel:
             return {}
         content = json.dumps([request.occasion, body], sort_keys=True, default=str)
         return {"Idempotency-Key": hashlib.sha256(content.encode()).hexdigest()}
-
-    def _without_keys(self, text: str) -> str:
-        """A server's words with `…` in place of the keys that it repeats. Whole answers go through here before they
-        are cut: of a key that is cut, half would be left."""
-        for variable in (self._key_env, *variables(self._headers), *variables(self._query)):
-            key = os.environ.get(variable or "", "").strip()
-            if key:
-                text = text.replace(key, "…")
-        return text
-
-    def _unreachable(self, error: BaseException) -> NoReply:
-        """Error for a connection that failed; what `connections` itself has raised stays as it is."""
-        import httpx2
-
-        from sightline.models.chat.connections import proxy_for
-
-        cause: BaseException | None = error
-        while cause is not None:  # clients wrap what the connection itself raises
-            if isinstance(cause, NoReply):
-                return cause
-            if isinstance(cause, httpx2.TransportError):
-                error = cause
-            cause = cause.__cause__ or cause.__context__
-
-        problem = "cannot be reached"
-        if isinstance(error, httpx2.ReadError | httpx2.WriteError | httpx2.RemoteProtocolError):
-            problem = "breaks the connection off"
-        proxy = proxy_for(self._url)
-        if proxy is not None:
-            problem += f" through the proxy {masked(proxy)}"
-        if str(error):
-            problem += f": {error}"
-        return Transient(f"{self.where} {problem}")
-
-    def _sent_elsewhere(self, status: int, address: str) -> Rejected:
-        return Rejected(
-            f"the server answers {status} and sends the request on to '{address[:200]}', which is not followed, for "
-            "the key would go with it; if you trust that address, say it in url"
-        )
-
-    def _nonsense(self, expected: str, content: object, tokens: tuple[int, int] = (0, 0)) -> Transient:
-        return Transient(f"{self.where} answers something that is no {expected}: {content}", None, *tokens)

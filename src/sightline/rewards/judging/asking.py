@@ -250,7 +250,7 @@ class Judge:
             raise Unavailable(f"the judge at {self._model.where} cannot be asked: {last.error}")
         return Reading(None, str(last.error))
 
-    def _record(self, attempt: Attempt) -> None:
+    def _record(self, attempt: Attempt[ChatReply]) -> None:
         """Count what an attempt has cost; also one that failed may have read the prompt."""
         spent = {"requests": 1.0}
         response = attempt.reply or attempt.error

@@ -1,1 +1,1 @@
-"""Answers of reward servers and judges that are kept."""
+"""Reward servers: what travels to them and back, the client, our own server; and answers that are kept."""
