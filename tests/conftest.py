@@ -109,7 +109,7 @@ THOROUGH = {
     ),
     *("named_code", "odd_environments", "on_policy", "plugins", "policy_server", "pretraining_vlm", "reports"),
     *("run_folder", "server_faults", "simulators", "spaces", "sweep", "teaching", "training", "trajectory_page", "vlm"),
-    *("lab", "lab_gate", "lab_page", "requirements", "rl4vlm", "serve_reward", "session", "wrap_learning"),
+    *("lab", "lab_gate", "lab_page", "requirements", "rl4vlm", "serve_reward", "http_runs", "session", "wrap_learning"),
 }
 """Files of tests that train, start processes or draw. All others are `quick`: `pytest -m quick` while working."""
 

@@ -114,13 +114,13 @@ class ServedReward:
             clip = Clip.of_arrays(
                 {"first": np.ones((1, count), bool)} | {name: array[None] for name, array in arrays.items()}
             )
-            return self._scored(clip, clip_id)[0]
+            return np.asarray(self._scored(clip, clip_id)[0])
         steps = stated.get("t")
         if not isinstance(steps, list) or len(steps) != count or not all(isinstance(step, int) for step in steps):
             raise Refusal(HTTPStatus.BAD_REQUEST, "a clip needs 't', the step of each frame", clip_id)
         first = (np.array(steps) <= 1)[:, None]
         clip = Clip.of_arrays({"first": first} | {name: array[:, None] for name, array in arrays.items()})
-        return self._scored(clip, clip_id)[:, 0]
+        return np.asarray(self._scored(clip, clip_id)[:, 0])
 
     def _scored(self, clip: Clip, clip_id: str) -> np.ndarray:
         try:
