@@ -178,7 +178,7 @@ class HTTPReward(RewardModel):
         """float32[T, N] rewards from what `embed` gave; what is missing lies between its neighbours in time.
 
         Raises:
-            Unavailable: nothing is known of any state of an episode in the clip.
+            Unavailable: nothing is answered of any state of an episode in the clip.
         """
         values = np.asarray(features[..., 0], np.float32)
         if not np.isnan(values).any():
@@ -204,33 +204,33 @@ class HTTPReward(RewardModel):
     def _values(self, queries: Sequence[Query]) -> list[np.ndarray]:
         """The server's answers, float32[wanted] for each query; what was answered before is not asked for again."""
         groups = self._groups(queries)
-        found: list[list[np.ndarray]] = [[] for _ in groups]
-        asked: list[int] = []
+        by_group: list[list[np.ndarray]] = [[] for _ in groups]
+        unanswered: list[int] = []
         keys = [self._key_of(group) for group in groups]
         for number, (key, group) in enumerate(zip(keys, groups, strict=True)):
             numbers = self._answers.find(key)
             if numbers is None:
-                asked.append(number)
+                unanswered.append(number)
             else:
-                found[number] = _cut(numbers, group)
+                by_group[number] = _cut(numbers, group)
 
         def read(place: int, document: Any) -> list[np.ndarray]:
-            group = groups[asked[place]]
+            group = groups[unanswered[place]]
             return self._protocol.values(document, group, self.info, self._output == "success")
 
         def arrived(place: int, values: list[np.ndarray]) -> None:
-            number = asked[place]
+            number = unanswered[place]
             numbers = np.concatenate(values)
             # On disk before it is used, so that a kill loses nothing that is paid for.
             self._answers.keep(keys[number], numbers)
             frames = sum(query.length for query in groups[number])
             self._answers.add({"frames": float(frames), "unanswered": float(np.isnan(numbers).sum())})
-            found[number] = values
+            by_group[number] = values
 
-        if asked:
+        if unanswered:
             self._answers.keep_model(self.info.model)
-            self._client.post_all([self._maker(groups[number]) for number in asked], read, arrived)
-        return [values for of_group in found for values in of_group]
+            self._client.post_all([self._maker(groups[number]) for number in unanswered], read, arrived)
+        return [values for of_group in by_group for values in of_group]
 
     def _maker(self, group: Sequence[Query]) -> Any:
         """What makes the request for some queries when its turn has come."""
@@ -253,13 +253,13 @@ class HTTPReward(RewardModel):
         for env in range(values.shape[1]):
             begins = np.flatnonzero(first[:, env])
             for rows in np.split(np.arange(len(values)), begins[begins > 0]):
-                known = rows[~np.isnan(values[rows, env])]
-                if not len(known):
+                answered = rows[~np.isnan(values[rows, env])]
+                if not len(answered):
                     raise Unavailable(
                         f"the reward server at {self._client.where} has no answer for any of {len(rows)} steps of an "
                         "episode (null), and no reward is made up; look at the server"
                     )
-                filled[rows, env] = np.interp(rows, known, values[known, env])
+                filled[rows, env] = np.interp(rows, answered, values[answered, env])
         return filled
 
 

@@ -101,11 +101,11 @@ class ServedReward:
         rows = [row.tolist() if wants_all else row[-1:].tolist() for row in rewards]
         return {"version": VERSION, "model": self.name, "rewards": rows}
 
-    def _rewards_of(self, stated: Any, number: int, parts: Mapping[str, FormPart]) -> np.ndarray:
+    def _rewards_of(self, fields: Any, number: int, parts: Mapping[str, FormPart]) -> np.ndarray:
         """float32[T], the rewards of a clip's frames."""
-        clip_id = str(stated.get("id", number))[:80] if isinstance(stated, dict) else str(number)
+        clip_id = str(fields.get("id", number))[:80] if isinstance(fields, dict) else str(number)
         try:
-            arrays = _arrays(stated, parts, self.model.needs)
+            arrays = _arrays(fields, parts, self.model.needs)
         except Malformed as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error), clip_id) from error
         count = len(next(iter(arrays.values())))
@@ -115,7 +115,7 @@ class ServedReward:
                 {"first": np.ones((1, count), bool)} | {name: array[None] for name, array in arrays.items()}
             )
             return np.asarray(self._scored(clip, clip_id)[0])
-        steps = stated.get("t")
+        steps = fields.get("t")
         if not isinstance(steps, list) or len(steps) != count or not all(isinstance(step, int) for step in steps):
             raise Refusal(HTTPStatus.BAD_REQUEST, "a clip needs 't', the step of each frame", clip_id)
         first = (np.array(steps) <= 1)[:, None]
@@ -276,8 +276,8 @@ class _RewardHandler(BaseHTTPRequestHandler):
             raise Refusal(HTTPStatus.FORBIDDEN, "pages in a browser may not ask")
         expected = f"Bearer {self.server.token}"
         # In constant time, so that a guess cannot be improved by the time that its refusal takes.
-        stated = self.headers.get("Authorization", "")
-        if self.server.token and not hmac.compare_digest(stated.encode(), expected.encode()):
+        credentials = self.headers.get("Authorization", "")
+        if self.server.token and not hmac.compare_digest(credentials.encode(), expected.encode()):
             raise Refusal(HTTPStatus.UNAUTHORIZED, f"the token of {TOKEN_ENV} is needed; name a variable by key_env")
 
     def _body(self) -> bytes:
@@ -333,7 +333,7 @@ def _parsed(content: bytes) -> Any:
         raise Malformed("the part 'request' is no JSON") from error
 
 
-def _arrays(stated: Any, parts: Mapping[str, FormPart], needs: frozenset[Any]) -> dict[str, np.ndarray]:
+def _arrays(fields: Any, parts: Mapping[str, FormPart], needs: frozenset[Any]) -> dict[str, np.ndarray]:
     """Frames uint8[T, H, W, 3] and states float32[T, …] of a clip, as far as they are needed.
 
     Raises:
@@ -341,7 +341,7 @@ def _arrays(stated: Any, parts: Mapping[str, FormPart], needs: frozenset[Any]) -
     """
     arrays: dict[str, np.ndarray] = {}
     if "frames" in needs:
-        name = field_of(stated, "frames", (str, dict), "a clip")
+        name = field_of(fields, "frames", (str, dict), "a clip")
         if isinstance(name, dict):
             if len(name) != 1:
                 raise Malformed(f"a clip shows {len(name)} cameras, and this model reads one")
@@ -351,7 +351,7 @@ def _arrays(stated: Any, parts: Mapping[str, FormPart], needs: frozenset[Any]) -
             raise Malformed(f"frames must be uint8[T, H, W, 3], not of shape {list(frames.shape)}")
         arrays["frames"] = frames
     if "states" in needs:
-        states = _array(parts, field_of(stated, "states", str, "a clip"), np.float32)
+        states = _array(parts, field_of(fields, "states", str, "a clip"), np.float32)
         if states.ndim < 2 or not len(states) or not np.isfinite(states).all():
             raise Malformed(f"states must be finite float32[T, …], not of shape {list(states.shape)}")
         arrays["states"] = states

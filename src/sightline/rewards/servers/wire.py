@@ -131,20 +131,20 @@ def array_of(content: bytes, dtype: type[np.generic], what: str) -> np.ndarray:
     try:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
-            shape, in_columns, stated = np.lib.format.read_array_header_1_0(stream, LONGEST_HEADER)
+            shape, in_columns, npy_dtype = np.lib.format.read_array_header_1_0(stream, LONGEST_HEADER)
         elif version == (2, 0):
-            shape, in_columns, stated = np.lib.format.read_array_header_2_0(stream, LONGEST_HEADER)
+            shape, in_columns, npy_dtype = np.lib.format.read_array_header_2_0(stream, LONGEST_HEADER)
         else:
             raise ValueError("of an unknown version")
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError) as error:
         raise Malformed(f"{what} is no .npy file") from error
-    if stated.hasobject or stated.newbyteorder("=") != np.dtype(dtype):
-        raise Malformed(f"{what} must be {np.dtype(dtype)}, not {stated}")
+    if npy_dtype.hasobject or npy_dtype.newbyteorder("=") != np.dtype(dtype):
+        raise Malformed(f"{what} must be {np.dtype(dtype)}, not {npy_dtype}")
     # Compared before anything is allocated: a header may claim any size.
     begins = stream.tell()
-    if any(length < 0 for length in shape) or math.prod(shape) * stated.itemsize != len(content) - begins:
-        raise Malformed(f"{what} says {stated}{list(shape)}, and its file is of another size")
-    numbers = np.frombuffer(content, stated, offset=begins)
+    if any(length < 0 for length in shape) or math.prod(shape) * npy_dtype.itemsize != len(content) - begins:
+        raise Malformed(f"{what} says {npy_dtype}{list(shape)}, and its file is of another size")
+    numbers = np.frombuffer(content, npy_dtype, offset=begins)
     return numbers.reshape(shape, order="F" if in_columns else "C").astype(dtype, copy=False)
 
 
