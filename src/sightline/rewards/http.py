@@ -144,6 +144,8 @@ class HTTPReward(RewardModel):
                 f"the reward server at {where} is '{info.model[:200]}' now, and this run's rewards are of "
                 f"'{before[:200]}'; start that one again, or train anew"
             )
+        if self._output == "difference":
+            raise BadInput("output=difference compares steps, and servers are asked about single frames; say progress")
         if info.scope != "frame":
             raise BadInput(f"the reward server at {where} judges several frames at once ({info.scope})")
         return info
