@@ -27,7 +27,8 @@ MOST_FOOLED = 0.05
 MOST_NOISE = 0.5
 LEAST_AFTER = 0.9
 """What makes a doubt: other frames paid more than the goal, noise, and what is left of the reward after success."""
-WORTH, DOUBTFUL, WEAK, BLIND, UNKNOWN = "worth training on", "doubtful", "weak", "blind", "not judged"
+WORTH, DOUBTFUL, WEAK, BLIND = "worth training on", "doubtful", "weak", "blind"
+OPPOSITE, UNKNOWN = "pays the opposite", "not judged"
 MOST_LANDSCAPES = 12
 MOST_CURVES = 6
 TRUTH = "ground truth"
@@ -144,7 +145,10 @@ def verdict_on(name: str, reward: Mapping[str, Any]) -> Verdict:
         return Verdict(name, WORTH, because, True)
     of_frames = f"{COLUMNS[chief][0]} {_with_interval(reward[chief])}"
     low = reward[chief]["low"]
+    high = reward[chief]["high"]
     chance = 0.0 if chief == "spearman" else 0.5
+    if high is not None and high < chance:
+        return Verdict(name, OPPOSITE, f"It pays other frames more than those of the goal: {of_frames}.", False)
     if value <= chance or (low is not None and low <= chance):
         return Verdict(name, BLIND, f"It tells the goal no better than chance: {of_frames}.", False)
     equal = _equal_control(reward)
