@@ -256,6 +256,24 @@ def test_words_that_the_encoder_cannot_tell_apart(bundled: Any) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("goal", "baseline", "listed"),
+    [
+        ("a zorb", "a blorb", "words 'zorb', 'blorb'; use other words, or another encoder"),
+        ("a zorb", "a zorb!", ""),  # the same word says the same
+        ("A pole", "a pole!", ""),
+    ],
+)
+def test_unknown_words_are_named_where_they_make_goal_and_baseline_equal(
+    bundled: Any, goal: str, baseline: str, listed: str
+) -> None:
+    with pytest.raises(BadInput, match="embeddings are equal") as caught:
+        ZeroShotReward(goal, baseline, encoder=bundled, warn=False)
+    error = str(caught.value)
+    assert ("does not know the" in error) == bool(listed)
+    assert listed in error and "\n" not in error
+
+
 def test_the_text_tower_can_be_freed(frames_of: Callable[..., np.ndarray]) -> None:
     encoder = load_encoder("bundled", device="cpu")
     model = ZeroShotReward(*ONE, encoder=encoder)

@@ -42,7 +42,12 @@ def lab(
         Path | None, typer.Option(help="A file with a goal on each line; each is tried, and they are ranked.")
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option(min=0, help="Episodes of each kind of play; default: 10, or none beside files.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="Episodes of random and scripted play, and of each --run; states and goals are always whole, and 0 "
+            "leaves them out. Default: 10, or none beside files.",
+        ),
     ] = None,
     play: Annotated[
         list[str] | None,
@@ -54,7 +59,7 @@ def lab(
     run: Annotated[list[Path] | None, typer.Option(help="A run folder, whose policy plays too.")] = None,
     pictures: Annotated[
         Path | None,
-        typer.Option(help="A folder of pictures with a CSV file: file, success (or truth), episode, step."),
+        typer.Option(help="A folder of pictures with a CSV file: file, success (or label) or truth, episode, step."),
     ] = None,
     goal_pictures: Annotated[Path | None, typer.Option(help="A folder of pictures that show the goal.")] = None,
     other_pictures: Annotated[

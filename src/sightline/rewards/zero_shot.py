@@ -157,20 +157,13 @@ class GoalBaselineHead:
 
     Attributes:
         goal: float32[D], mean of unit vectors, not normalised again.
-        baseline: float32[D] or None.
+        baseline: float32[D], apart from the goal, or None.
         alpha: in [0, 1]; ignored without a baseline.
     """
 
     goal: np.ndarray
     baseline: np.ndarray | None
     alpha: float
-
-    def __post_init__(self) -> None:
-        # Without a distance there is no direction from baseline to goal.
-        if self.baseline is not None and np.linalg.norm(self.goal - self.baseline) < 1e-6:
-            raise BadInput(
-                "the encoder cannot tell goal and baseline apart: their embeddings are equal; use other words"
-            )
 
     def __call__(self, embeddings: np.ndarray) -> np.ndarray:
         """float[N, D] unit vectors (any float type) -> float32[N] rewards."""
@@ -259,6 +252,9 @@ class ZeroShotReward(RewardModel):
         baseline_embedding = None
         if self.baseline:
             baseline_embedding = self.encoder.embed_texts(self.baseline).mean(axis=0)
+        # Without a distance there is no direction from baseline to goal.
+        if baseline_embedding is not None and np.linalg.norm(goal_embedding - baseline_embedding) < 1e-6:
+            raise BadInput(_why_equal(self.encoder, self.goal, self.baseline))
         self.head = GoalBaselineHead(goal_embedding, baseline_embedding, DEFAULT_ALPHA if alpha is None else alpha)
         if warn:
             warning = warn_of_unknown_words(self.encoder, (*self.goal, *self.baseline))
@@ -376,18 +372,33 @@ def from_words(
     return model, (warning,) if warning else ()
 
 
+def _why_equal(encoder: Encoder, goal: Sequence[str], baseline: Sequence[str]) -> str:
+    """Reason in one line why goal and baseline have one embedding, and what to do."""
+    # Unknown words that both have would not tell them apart either.
+    apart = set(encoder.unknown_words(goal)) ^ set(encoder.unknown_words(baseline))
+    words = [word for word in encoder.unknown_words((*goal, *baseline)) if word in apart]
+    equal = "the encoder cannot tell goal and baseline apart: their embeddings are equal"
+    if not words:
+        return f"{equal}; use other words"
+    return (
+        f"{equal}, since '{encoder.name}' does not know the {_listed(words)}; use other words, or another encoder "
+        "(reward.encoder, such as ViT-B-32/laion2b_s34b_b79k)"
+    )
+
+
 def warn_of_unknown_words(encoder: Encoder, sentences: Sequence[str]) -> str | None:
     """Warning in one line if the encoder does not know some of the words, else None."""
     unknown = encoder.unknown_words(sentences)
     if not unknown:
         return None
-    listed = ", ".join(repr(word) for word in unknown)
-    noun = "word"
-    pronoun = "it"
-    if len(unknown) > 1:
-        noun = "words"
-        pronoun = "them"
+    pronoun = "it" if len(unknown) == 1 else "them"
     return (
-        f"encoder '{encoder.name}' does not know the {noun} {listed}; expect little from a reward that rests on "
+        f"encoder '{encoder.name}' does not know the {_listed(unknown)}; expect little from a reward that rests on "
         f"{pronoun}"
     )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Words in quotes after their noun, such as "words 'a', 'b'"."""
+    noun = "word" if len(words) == 1 else "words"
+    return f"{noun} {', '.join(map(repr, words))}"
