@@ -16,6 +16,7 @@ from PIL import Image
 import sightline as sl
 from conftest import Finished
 from sightline.datasets.episode import Episode
+from sightline.datasets.stored import StoredEpisode
 from sightline.envs.making import EnvMaker
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import Context, LabelStore
@@ -25,7 +26,9 @@ from sightline.reward_lab.contenders import Contender, contenders, load_task, pa
 from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.frame_file import FrameFile
 from sightline.reward_lab.measures.fooling import fooling
+from sightline.reward_lab.measures.ranking import kendall_tau
 from sightline.reward_lab.measures.success_detection import auroc
+from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, UNJUDGED
 from sightline.reward_lab.pictures import labelled_pictures, sorted_pictures, video
 from sightline.reward_lab.running import ranking, read_sentences
 from sightline.reward_lab.scoring import ReadyReward, score
@@ -241,6 +244,24 @@ def test_what_is_not_stated_is_no_failure(tmp_path: Path) -> None:
     assert fooling(frames).details["frames"] == [5, 0]
     none_stated = score([ready("grey", Brightness())], [beside_the_goal(source)], FeatureStore(tmp_path / "b"))
     assert none_stated.of("grey").is_stated.all() and auroc(none_stated.of("grey")).value == 0.5
+
+
+def test_quality_is_the_word_of_the_data_set_or_else_success(tmp_path: Path) -> None:
+    def read(*_: object) -> Iterator[Episode]:
+        levels = [[10, 20], [90, 100], [30, 40], [1, 2], [60, 80]]
+        words = ["failure", "successful", "suboptimal", "odd", None]
+        for number, (episode, word) in enumerate(zip(episodes(levels), words, strict=True)):
+            stated = replace(episode, success=None) if number < 4 else episode
+            yield StoredEpisode.of(stated, quality=word)
+
+    scores = score([ready("grey", Brightness())], [Source("set", read, plays=False)], FeatureStore(tmp_path))
+    assert scores.frames.quality is not None
+    assert scores.frames.quality.tolist() == [FAILED, SUCCESSFUL, HALF_DONE, UNJUDGED, SUCCESSFUL]
+    measure = kendall_tau(scores.of("grey"))
+    # Five of six pairs have different quality and are in order: 5 / sqrt(6 * 5).
+    assert measure.n == 4 and measure.value == pytest.approx(5 / 30**0.5)
+    without = score([ready("grey", Brightness())], [hand()], FeatureStore(tmp_path))
+    assert without.frames.quality is None
 
 
 def test_parts_of_one_episode_are_joined(tmp_path: Path) -> None:

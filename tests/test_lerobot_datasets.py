@@ -20,6 +20,7 @@ from sightline.datasets.lerobot_statistics import FeatureStatistics
 from sightline.datasets.lerobot_writing import LeRobotWriter
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput, RunFailed, SightlineWarning
+from sightline.reward_lab.stored_episodes import stored_sources
 from small_datasets import check_same, small_episode, smooth_frames
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -471,6 +472,20 @@ def test_success_of_the_episode_alone_is_that_of_its_end(changed: Path) -> None:
     edit_table(changed / ROWS, lambda table: table.drop_columns(["next.success"]))
     read = next(read_lerobot(changed))
     assert read.success is not None and read.success.tolist() == [False, False, False, True]
+
+
+def test_quality_is_the_word_of_the_data_set(changed: Path) -> None:
+    assert [episode.quality for episode in read_lerobot(changed)] == ["successful", "failure", "successful"]
+    words = pyarrow.array(["suboptimal", None, "so-so"])
+    edit_table(
+        changed / EPISODES,
+        lambda table: table.set_column(table.column_names.index("quality_label"), "quality_label", words),
+    )
+    assert [episode.quality for episode in read_lerobot(changed)] == ["suboptimal", None, "so-so"]
+    lines: list[str] = []
+    stored_sources(changed, None, lines.append)
+    (line,) = lines
+    assert line.endswith("is none of failure, suboptimal, successful, and is left out: 1 ('so-so')")
 
 
 def test_several_sentences_are_none(changed: Path) -> None:

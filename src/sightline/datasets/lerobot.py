@@ -398,6 +398,7 @@ def _episode(info: LeRobotInfo, place: _Place, table: Any, recorded: np.ndarray 
         fps=info.fps,
         index=place.index,
         succeeded=row["success"] if isinstance(row.get("success"), bool) else None,
+        quality=row["quality_label"] if isinstance(row.get("quality_label"), str) else None,
         rewards=rewards,
         reset_rewards=reset_rewards,
     )

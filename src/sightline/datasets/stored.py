@@ -20,6 +20,8 @@ class StoredEpisode(Episode):
     Attributes:
         index: its place in the data set, from 0.
         succeeded: whether the episode as a whole is a success, by the rule of its task; None where nobody says.
+        quality: of the episode as a whole, in the data set's word, of which Robometer's are "failure", "suboptimal" and
+            "successful"; None where nobody says.
         rewards: name of a reward model -> float32[T], its rewards of the states reached.
         reset_rewards: name of a reward model -> its reward of the state before the first step, where it has one.
         human: float32[T], what a person says of each state, 1 where the goal is reached and 0 where it is not; NaN
@@ -28,6 +30,7 @@ class StoredEpisode(Episode):
 
     index: int = 0
     succeeded: bool | None = None
+    quality: str | None = None
     rewards: Mapping[str, np.ndarray] = field(default_factory=dict)
     reset_rewards: Mapping[str, float] = field(default_factory=dict)
     human: np.ndarray | None = None

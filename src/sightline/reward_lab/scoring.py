@@ -17,6 +17,7 @@ import numpy as np
 from sightline.config.recipe import ControlRecipe
 from sightline.control.resolving import env_maker
 from sightline.datasets.episode import Episode
+from sightline.datasets.stored import StoredEpisode
 from sightline.envs.frames import Size, rgb_frame
 from sightline.envs.making import EnvMaker
 from sightline.envs.stepping import Shrink, close_env
@@ -25,7 +26,7 @@ from sightline.models.encoders import shared_encoders
 from sightline.reward_lab.contenders import Contender
 from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.frame_file import FrameFile
-from sightline.reward_lab.measures.table import ScoredFrames
+from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, UNJUDGED, ScoredFrames
 from sightline.reward_lab.sources import Source
 from sightline.rewards.base import Clip, RewardModel, RewardStream, common_shrinker, to_numpy
 from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
@@ -37,6 +38,8 @@ SHIFTED_EVERY = 8
 """Steps from one frame that is moved to the next: each has to be embedded."""
 FEW = 3
 """Episodes whose frames are changed for a reward that keeps no features: its answers may cost money."""
+QUALITIES = {"failure": FAILED, "suboptimal": HALF_DONE, "successful": SUCCESSFUL}
+"""Words of data sets for the quality of an episode, which are Robometer's."""
 SHUFFLING = 1
 """First number of the seeds that frames are shuffled by."""
 
@@ -365,6 +368,8 @@ class _Facts:
         self.unpaid = 0
         """Episodes that were played, and whose own reward is unknown all the same."""
         self._sources: list[str] = []
+        self._quality: list[int] = []
+        """Of each episode, in a data set's own word."""
         self._episodes: list[np.ndarray] = []
         self._steps: list[np.ndarray] = []
         self._truth: list[np.ndarray] = []
@@ -378,9 +383,11 @@ class _Facts:
             self._episodes.append(np.arange(begun, begun + steps))
             self._steps.append(np.zeros(steps, np.int64))
             self._sources += [source.name] * steps
+            self._quality += [UNJUDGED] * steps
         else:
             if begins:
                 self._sources.append(source.name)
+                self._quality.append(_stated_quality(episode))
             before = 0 if begins else int(self._steps[-1][-1]) + 1
             self._episodes.append(np.full(steps, len(self._sources) - 1))
             self._steps.append(np.arange(before, before + steps))
@@ -402,7 +409,7 @@ class _Facts:
         """All frames, without rewards."""
         truth = np.concatenate([np.zeros(0), *self._truth])
         stated = np.concatenate([np.zeros(0, bool), *self._stated])
-        return ScoredFrames(
+        table = ScoredFrames(
             rewards=np.full(self.count, np.nan),
             episode=np.concatenate([np.zeros(0, np.int64), *self._episodes]),
             step=np.concatenate([np.zeros(0, np.int64), *self._steps]),
@@ -411,6 +418,17 @@ class _Facts:
             success=np.concatenate([np.zeros(0, bool), *self._success]) if stated.any() else None,
             stated=None if stated.all() else stated,
         )
+        quality = np.array(self._quality, np.int64)
+        if (quality == UNJUDGED).all():
+            return table
+        # Episodes without such a word are told apart by success, where that is stated.
+        return replace(table, quality=np.where(quality == UNJUDGED, table.quality_by_success, quality))
+
+
+def _stated_quality(episode: Episode) -> int:
+    """Quality of an episode by the word of its data set."""
+    word = episode.quality if isinstance(episode, StoredEpisode) else None
+    return UNJUDGED if word is None else QUALITIES.get(word, UNJUDGED)
 
 
 def _are_alike(one: ScoredFrames, other: ScoredFrames) -> bool:

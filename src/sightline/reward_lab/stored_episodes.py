@@ -11,6 +11,7 @@ import numpy as np
 from sightline.datasets.episode import Episode
 from sightline.datasets.reading import read_dataset
 from sightline.datasets.stored import StoredEpisode
+from sightline.reward_lab.scoring import QUALITIES
 from sightline.reward_lab.sources import Source
 
 PEOPLE = "people"
@@ -24,13 +25,20 @@ def stored_sources(folder: Path, camera: str | None, warn: Callable[[str], None]
         BadInput: there is no such data set.
     """
     labelled = 0
+    unread: list[str] = []
     for episode in read_dataset(folder, frames=False):
         if episode.human is not None:
             labelled += int(np.isfinite(episode.human).sum())
+        if episode.quality is not None and episode.quality not in QUALITIES:
+            unread.append(episode.quality)
+    if unread:
+        words = ", ".join(repr(word) for word in sorted(set(unread))[:5])
+        known = ", ".join(QUALITIES)
+        warn(f"episodes of '{folder}' whose quality_label is none of {known}, and is left out: {len(unread)} ({words})")
 
     def read(*_: object) -> Iterator[Episode]:
         for episode in read_dataset(folder, camera):
-            yield replace(episode, success=None) if labelled else episode
+            yield replace(episode, success=None, quality=None) if labelled else episode
 
     sources = [Source(folder.resolve().name, read, plays=False)]
     if labelled:

@@ -13,7 +13,7 @@ from sightline.reward_lab.measures.correlation import with_truth
 from sightline.reward_lab.measures.resampling import RESAMPLES, estimate
 from sightline.reward_lab.measures.result import NO_SUCCESS, Measure, is_constant, undefined
 from sightline.reward_lab.measures.success_detection import area_under_curve
-from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, ScoredFrames
+from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, UNJUDGED, ScoredFrames
 
 PAIRS = 10_000
 BINS = 5
@@ -93,11 +93,11 @@ def _episode_values(frames: ScoredFrames) -> tuple[str, np.ndarray, np.ndarray, 
     """Mean reward, quality and number of each episode of several frames; the text says why they cannot be ranked."""
     quality = frames.quality
     if quality is None:
-        quality = np.where(frames.successful, SUCCESSFUL, FAILED)
+        quality = frames.quality_by_success
     values: list[float] = []
     numbers: list[int] = []
     for number, rows in enumerate(frames.episodes()):
-        is_judged = frames.quality is not None or frames.is_stated[rows].any()
+        is_judged = quality[number] != UNJUDGED
         if rows.stop - rows.start > 1 and frames.answered[rows].all() and is_judged:
             values.append(float(frames.rewards[rows].mean()))
             numbers.append(number)

@@ -12,8 +12,8 @@ import numpy as np
 
 from sightline.errors import BadInput
 
-FAILED, HALF_DONE, SUCCESSFUL = range(3)
-"""Qualities of an episode, the best last."""
+UNJUDGED, FAILED, HALF_DONE, SUCCESSFUL = range(-1, 3)
+"""Qualities of an episode, the best last; the first is that of an episode of which nobody says it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class ScoredFrames:
         truth: float64[N], the reward of the ground truth; NaN where it is unknown, None where it is everywhere.
         success: bool[N], whether the frame shows the goal; None where it is stated of none.
         stated: bool[N], of which frames that is stated; None: of all. Others are no failures, and count nowhere.
-        quality: int64[E], FAILED, HALF_DONE or SUCCESSFUL; None where only `success` tells them apart.
+        quality: int64[E], FAILED, HALF_DONE, SUCCESSFUL or UNJUDGED; None where only `success` tells them apart.
 
     Raises:
         BadInput: the arrays do not belong together.
@@ -91,6 +91,13 @@ class ScoredFrames:
         if self.success is not None:
             reached[self.episode[self.success.astype(bool)]] = True
         return reached
+
+    @property
+    def quality_by_success(self) -> np.ndarray:
+        """int64[E]: SUCCESSFUL or FAILED, and UNJUDGED where success is not stated of any frame."""
+        is_stated = np.zeros(len(self.sources), bool)
+        is_stated[self.episode[self.is_stated]] = True
+        return np.where(is_stated, np.where(self.successful, SUCCESSFUL, FAILED), UNJUDGED)
 
     def with_rewards(self, rewards: np.ndarray) -> ScoredFrames:
         """The same frames with the rewards of another model, float[N]."""
