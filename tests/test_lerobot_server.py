@@ -17,6 +17,7 @@ import sightline as sl
 from reward_servers import serving
 from sightline.errors import BadInput
 from sightline.rewards.base import Unavailable
+from sightline.rewards.servers.checking import check_server
 from sightline.rewards.servers.protocols import Query, SightlineProtocol
 
 KEY = "observation.images.top"
@@ -88,6 +89,14 @@ def test_prefixes_grow_by_a_frame(wanted: int, expected: list[float]) -> None:
     with EXAMPLE["LeRobotServer"](EXAMPLE["load"]("a/model"), "a/model", "prefix", KEY, 0) as server:
         values = asked(server, Query(FRAMES[:3], None, np.arange(3), wanted))
     np.testing.assert_allclose(values, 1000 * np.array(expected) + EXPECTED[3 - wanted : 3], atol=1e-3)
+
+
+def test_it_keeps_to_the_protocol() -> None:
+    def rewards(batch: dict[str, Any]) -> torch.Tensor:
+        return batch[KEY].mean(dim=(1, 2, 3))
+
+    with EXAMPLE["LeRobotServer"](rewards, "a/model", "frame", KEY, 0) as server, serving(server):
+        assert check_server(f"http://127.0.0.1:{server.server_port}", None) == []
 
 
 def test_what_is_no_number_is_no_answer_and_errors_are_told() -> None:

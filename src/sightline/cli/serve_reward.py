@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,10 @@ def serve_reward(
     certificate: Annotated[
         Path | None, typer.Option(help="PEM file with certificate and key, for https.", callback=in_home)
     ] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Serve nothing: check whether the server there keeps to the protocol."),
+    ] = None,
     trust: Trust = False,
 ) -> None:
     """Offer a reward over HTTP, so that a simulator here and an encoder there meet: sightline serve-reward cartpole
@@ -35,6 +40,9 @@ def serve_reward(
     from sightline.rewards.servers.serving import serve_reward as serve
     from sightline.rewards.servers.source import served_reward
 
+    if check is not None:
+        _check(check)
+        return
     arguments = what or []
     source = None
     if arguments and "=" not in arguments[0]:
@@ -44,3 +52,16 @@ def serve_reward(
     for line in warnings:
         typer.echo(f"warning: {line}", err=True)
     serve(reward, host, port, certificate, typer.echo)
+
+
+def _check(url: str) -> None:
+    """Say what a server does against the protocol; exit code 1 if there is anything."""
+    from sightline.rewards.servers.checking import check_server
+    from sightline.rewards.servers.serving import TOKEN_ENV
+
+    complaints = check_server(url, TOKEN_ENV if os.environ.get(TOKEN_ENV) else None)
+    for line in complaints:
+        typer.echo(line, err=True)
+    if complaints:
+        raise typer.Exit(1)
+    typer.echo(f"{url} keeps to the protocol sightline v1")
