@@ -22,6 +22,7 @@ from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Question, RecordedTeacher, Segment, preference
 from sightline.models.encoders import load_encoder, shared_encoders
+from sightline.reward_lab.changes import halved_and_back, through_jpeg
 from sightline.reward_lab.contenders import Contender, contenders, load_task, parse_reward, parse_rewards
 from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.frame_file import FrameFile
@@ -183,6 +184,7 @@ def test_frames_as_they_are_not(tmp_path: Path) -> None:
     assert sorted(changed["shuffled"]) == sorted(scores.rewards["grey"])
     # Columns 0 … 7 become 0, 0 … 6, whose mean is 21 / 8; of the second frame none is moved.
     assert changed["shifted"][0] == pytest.approx(21 / 8 / 255) and np.isnan(changed["shifted"][1])
+    assert changed["same"][0] == scores.rewards["grey"][0]
     assert scores.changed["rise"]["blank"].tolist() == [0, 0]
     assert np.isnan(scores.changed["rise"]["shifted"]).all()
 
@@ -204,6 +206,18 @@ def test_frames_are_embedded_once(tmp_path: Path) -> None:
     np.save(next(tmp_path.rglob("*.npy")), np.zeros((1, 1, 1), np.float32))  # of other frames
     scores = score([ready("other", Brightness())], [hand()], again, variants=False)
     assert again.embedded == 14 and scores.rewards["other"][0] == pytest.approx(10 / 255)
+
+
+def test_small_changes_of_frames() -> None:
+    # Black and white columns in turn: half as wide they are grey, but for the edges.
+    columns = np.tile(np.array([0, 255] * 4, np.uint8)[None, :, None], (8, 1, 3))
+    frames = np.stack([columns, np.full_like(columns, 90)])[:, None]
+    halved = halved_and_back(frames)
+    assert halved.shape == frames.shape and np.ptp(halved[0, 0, :, 2:-2]) <= 70 and (halved[1] == 90).all()
+    kept = through_jpeg(frames).astype(int)
+    # Grey comes back as it was; colours of each frame stay with it.
+    assert np.abs(kept[1] - 90).max() <= 1 and 0 < np.abs(kept[0] - frames[0]).max() < 90
+    assert (halved_and_back(frames[:1, :, :1, :1]) == 0).all()
 
 
 class Forgetful(Rise):
@@ -476,6 +490,8 @@ def test_the_contract_of_the_command(sightline: Callable[..., Finished], tmp_pat
     assert document["sources"] == {"random": 1, "scripted": 1, "states": 61 * 25}
     assert own["auroc"]["value"] > 0.9 and abs(own["controls"]["shuffled"]["spearman"]["value"]) < 0.1
     assert document["embedded"] > 0
+    changes = {name: measure["value"] for name, measure in own["sensitivity"].items()}
+    assert changes["same"] == 0 and 0 < changes["jpeg"] < changes["halved"] < 0.5
     kept = json.loads((out / "lab.json").read_text())
     assert kept["rewards"] == document["rewards"]
     # Other words embed nothing.

@@ -26,9 +26,10 @@ from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.evaluation.statistics import ranks
 from sightline.models.encoders import shared_encoders
+from sightline.reward_lab.changes import moved_by_a_pixel
 from sightline.reward_lab.contenders import Contender
 from sightline.reward_lab.pictures import sorted_pictures
-from sightline.reward_lab.scoring import ReadyReward, build_rewards, moved_by_a_pixel
+from sightline.reward_lab.scoring import ReadyReward, build_rewards
 from sightline.reward_lab.sources import Source, random_play, shown_goals, state_sweep
 from sightline.rewards.base import Clip, RewardModel, RewardStream
 from sightline.rewards.config import reward_config

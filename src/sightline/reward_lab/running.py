@@ -51,6 +51,8 @@ of them."""
 DRAWS_OF_SWEEP = 300
 """Draws of episodes for the intervals of so many rewards; those of few have `RESAMPLES`."""
 CONTROLS = ("shuffled", "blank")
+SMALL_CHANGES = ("same", "jpeg", "halved")
+"""Changes of frames by which a reward should hardly change, beside the shift by one pixel."""
 CHIEF_MEASURES = {name: OF_FRAMES[name] for name in ("spearman", "epic", "auroc")}
 PLAY = ("random", "scripted", "states", "goal")
 """Kinds of play: at random, by the environment's own script, states of the task's grid, those that show its goal."""
@@ -314,7 +316,9 @@ def _measures(contender: Contender, scores: LabScores, in_full: bool) -> dict[st
     about |= {name: measure(frames, draws).document() for name, measure in measures.items()}
     if not in_full:
         return about
-    about["noise"] = _noise(frames, scores.changed[contender.name]["shifted"]).document()
+    changed = scores.changed[contender.name]
+    about["noise"] = _sensitivity(frames, changed["shifted"]).document()
+    about["sensitivity"] = {name: _sensitivity(frames, changed[name]).document() for name in SMALL_CHANGES}
     about["controls"] = _controls(contender.name, scores)
     about["by_source"] = {source: _in_short(frames.of_source(source)) for source in dict.fromkeys(frames.sources)}
     return about
@@ -339,13 +343,13 @@ def _in_short(frames: ScoredFrames) -> dict[str, Any]:
     return {name: measure(frames, 0).document() for name, measure in CHIEF_MEASURES.items()}
 
 
-def _noise(frames: ScoredFrames, shifted: np.ndarray) -> Measure:
-    """Median change of the reward when its frame moves by one pixel, in units of the rewards' interquartile range."""
-    both = frames.answered & np.isfinite(shifted)
+def _sensitivity(frames: ScoredFrames, changed: np.ndarray) -> Measure:
+    """Median change of the reward when its frame changes a little, in units of the rewards' interquartile range."""
+    both = frames.answered & np.isfinite(changed)
     if not both.any():
-        return undefined("no frame was moved: the reward reads none, or several at once")
+        return undefined("no frame was changed: the reward reads none, or several at once")
     low, high = np.percentile(frames.rewards[frames.answered], [25, 75])
     if high == low:
         return undefined(CONSTANT_REWARD, int(both.sum()))
-    change = np.median(np.abs(shifted[both] - frames.rewards[both]))
+    change = np.median(np.abs(changed[both] - frames.rewards[both]))
     return Measure(float(change / (high - low)), n=int(both.sum()), no_interval="none was asked for")

@@ -23,6 +23,7 @@ from sightline.envs.making import EnvMaker
 from sightline.envs.stepping import Shrink, close_env
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import shared_encoders
+from sightline.reward_lab.changes import CHANGES
 from sightline.reward_lab.contenders import Contender
 from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.frame_file import FrameFile
@@ -31,11 +32,11 @@ from sightline.reward_lab.sources import Source
 from sightline.rewards.base import Clip, RewardModel, RewardStream, common_shrinker, to_numpy
 from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
 
-VARIANTS = ("shuffled", "blank", "shifted")
-"""Frames as they are not: in another order, black, and moved by a pixel. A reward that is as good with the first two
-does not look at its frames; one that changes much with the third is noise."""
-SHIFTED_EVERY = 8
-"""Steps from one frame that is moved to the next: each has to be embedded."""
+VARIANTS = ("shuffled", "blank", *CHANGES)
+"""Frames as they are not: in another order, black, and changed a little. A reward that is as good with the first two
+does not look at its frames; one that changes much with the others is noise."""
+CHANGED_EVERY = 16
+"""Steps from one frame that is changed a little to the next: each has to be embedded, once for each change."""
 FEW = 3
 """Episodes whose frames are changed for a reward that keeps no features: its answers may cost money."""
 QUALITIES = {"failure": FAILED, "suboptimal": HALF_DONE, "successful": SUCCESSFUL}
@@ -329,12 +330,13 @@ class _FrameScorer:
         blank = self._embedded(np.zeros_like(frames[:1]), clip[:1])
         found["blank"] = RewardStream(self._model).score(np.repeat(blank, steps, axis=0), clip)[:, 0]
         if self._model.window == 1:
-            # Some frames moved by a pixel are new ones, which have to be embedded.
-            some = np.arange(0, steps, SHIFTED_EVERY)
+            # Frames that are changed are new ones, which have to be embedded.
+            some = np.arange(0, steps, CHANGED_EVERY)
             part = replace(Clip.of_arrays({name: array[some] for name, array in clip.arrays().items()}))
-            moved = self._embedded(moved_by_a_pixel(frames[some]), part)
-            found["shifted"] = np.full(steps, np.nan, np.float32)
-            found["shifted"][some] = RewardStream(self._model).score(moved, part)[:, 0]
+            for name, change in CHANGES.items():
+                embedded = self._embedded(change(frames[some]), part)
+                found[name] = np.full(steps, np.nan, np.float32)
+                found[name][some] = RewardStream(self._model).score(embedded, part)[:, 0]
         return found
 
     def _paid_variants(self, clip: Clip) -> dict[str, np.ndarray]:
@@ -343,7 +345,8 @@ class _FrameScorer:
             return {}
         frames: Any = clip.frames
         order = np.random.default_rng([SHUFFLING, self._episodes]).permutation(len(frames))
-        pictures = {"shuffled": frames[order], "blank": np.zeros_like(frames), "shifted": moved_by_a_pixel(frames)}
+        pictures = {"shuffled": frames[order], "blank": np.zeros_like(frames)}
+        pictures |= {name: change(frames) for name, change in CHANGES.items()}
         return {
             name: RewardStream(self._model)(replace(clip, frames=changed))[:, 0] for name, changed in pictures.items()
         }
@@ -353,11 +356,6 @@ class _FrameScorer:
         assert self._features is not None, "a model that keeps features"
         changed = replace(clip, frames=frames)
         return self._store.of(self._features, frames[:, 0], lambda: RewardStream(self._model).embed(changed))
-
-
-def moved_by_a_pixel(frames: np.ndarray) -> np.ndarray:
-    """Frames [..., H, W, 3] moved to the right by one pixel; the column at the left edge is doubled."""
-    return np.concatenate([frames[..., :1, :], frames[..., :-1, :]], axis=-2)
 
 
 class _Facts:
