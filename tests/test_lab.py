@@ -16,16 +16,19 @@ from PIL import Image
 import sightline as sl
 from conftest import Finished
 from sightline.datasets.episode import Episode
+from sightline.datasets.pictures import PictureWriter
 from sightline.datasets.stored import StoredEpisode
 from sightline.envs.making import EnvMaker
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Question, RecordedTeacher, Segment, preference
 from sightline.models.encoders import load_encoder, shared_encoders
+from sightline.reward_lab import instructions
 from sightline.reward_lab.changes import halved_and_back, through_jpeg
 from sightline.reward_lab.contenders import Contender, contenders, load_task, parse_reward, parse_rewards
 from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.frame_file import FrameFile
+from sightline.reward_lab.instructions import Instructions
 from sightline.reward_lab.measures.fooling import fooling
 from sightline.reward_lab.measures.ranking import kendall_tau
 from sightline.reward_lab.measures.success_detection import auroc
@@ -37,6 +40,7 @@ from sightline.reward_lab.sources import Source, beside_the_goal
 from sightline.reward_lab.stored_pairs import preference_accuracy, read_pairs
 from sightline.rewards.base import Clip, RewardModel, windows
 from sightline.rewards.config import RewardSetup
+from small_datasets import small_episode
 
 # -- what is compared --------------------------------------------------------------------------------------------------
 
@@ -276,6 +280,48 @@ def test_quality_is_the_word_of_the_data_set_or_else_success(tmp_path: Path) -> 
     assert measure.n == 4 and measure.value == pytest.approx(5 / 30**0.5)
     without = score([ready("grey", Brightness())], [hand()], FeatureStore(tmp_path))
     assert without.frames.quality is None
+
+
+class Likes(Brightness):
+    """Likes one grey level."""
+
+    def __init__(self, level: float) -> None:
+        super().__init__()
+        self.level = level
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        return np.asarray(-np.abs(features[..., 0] * 255 - self.level))
+
+
+def test_episodes_under_the_instructions_of_their_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["15", "150", None, "15"]
+    of_set = [replace(one, instruction=words[i]) for i, one in enumerate(episodes([[10, 20], [200, 100], [50], [149]]))]
+    monkeypatch.setattr(instructions, "read_dataset", lambda folder, frames: iter(of_set))
+    monkeypatch.setattr(instructions, "under_goal", lambda reward, goal, name: ready(name, Likes(float(goal))))
+    base = ready("grey", Likes(0))
+    lines: list[str] = []
+    found = Instructions(tmp_path / "set", [base], lines.append)
+    assert not lines
+    source = Source("set", lambda *_: iter(of_set), plays=False)
+    scores = score([base, *found.rewards], [hand(), source], FeatureStore(tmp_path / "features"))
+    margin = found.margin("grey", scores)
+    # Two episodes are paid most under their own words, and the last one under the other: (1 + 1 - 1) / 3.
+    assert margin is not None and margin.n == 3 and margin.value == pytest.approx(1 / 3)
+    assert found.margin("another", scores) is None
+    monkeypatch.setattr("sightline.reward_lab.instructions.MOST_INSTRUCTIONS", 1)
+    assert Instructions(tmp_path / "set", [base], lines.append).rewards == []
+    assert lines[0].endswith("beyond the first 1: 1")
+
+
+def test_the_lab_tries_the_instructions_of_a_data_set(sightline: Callable[..., Finished], tmp_path: Path) -> None:
+    with PictureWriter(tmp_path / "set") as writer:
+        for number in range(5):
+            writer.add(small_episode(number))
+    done = sightline("lab", "cartpole", "--dataset", tmp_path / "set", "--json")
+    margin = json.loads(done.out)["rewards"]["own"]["confusion_margin"]
+    assert margin["n"] == 4 and -1 <= margin["value"] <= 1  # one of five has no instruction
+    same = sightline("lab", "cartpole", "baseline=sit down", "--dataset", tmp_path / "set", "--json")
+    assert "same words" in json.loads(same.out)["confusion_margin"]["undefined"]
 
 
 def test_parts_of_one_episode_are_joined(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.figures import figures, frame_rows
 from sightline.reward_lab.frame_file import FrameFile
 from sightline.reward_lab.gate import NONSENSE
+from sightline.reward_lab.instructions import Instructions
 from sightline.reward_lab.measures import OF_FRAMES
 from sightline.reward_lab.measures.controls import control_difference
 from sightline.reward_lab.measures.resampling import RESAMPLES
@@ -168,6 +169,12 @@ def run_lab(
         if data.labels is not None:
             judged = read_pairs(data.labels, data.trust, warnings.append)
         sources = data.sources(ready[0], judged, warnings.append)
+        instructions = None
+        if data.dataset is not None and in_full:
+            of_recipes = {contender.name for contender in compared if contender.model is None}
+            in_words = [reward for reward in ready if reward.name in of_recipes]
+            instructions = Instructions(data.dataset, in_words, warnings.append)
+            ready += instructions.rewards
         shown = FrameFile(folder / FRAMES)
         (folder / FRAMES).unlink()  # it has no name any more, and is gone once it is closed, or this process is
         scores = score(ready, sources, store, show, in_full, shown if out is not None else None)
@@ -176,6 +183,10 @@ def run_lab(
             for name in document["rewards"]:
                 accuracy = preference_accuracy(scores.of(name), judged)
                 document["rewards"][name]["preference_accuracy"] = accuracy.document()
+        for name in document["rewards"]:
+            margin = None if instructions is None else instructions.margin(name, scores)
+            if margin is not None:
+                document["rewards"][name]["confusion_margin"] = margin.document()
         if data.dataset is not None and (said := read_human_labels(data.dataset)):
             document["people"] = asdict(human_success(said))
         document["warnings"] = list(dict.fromkeys([*warnings, *scores.warnings]))

@@ -121,7 +121,7 @@ def build_rewards(contenders: Sequence[Contender], nonsense: str = "") -> list[R
                 raise type(error)(f"reward '{contender.name}': {error}") from error
             reward = ReadyReward(contender, setup, env_maker(recipe, setup.frame_size))
             ready.append(reward)
-            control = _reworded(reward, nonsense) if nonsense else None
+            control = under_goal(reward, nonsense, control_name(reward.name)) if nonsense else None
             if control is not None:
                 ready.append(control)
     return ready
@@ -134,14 +134,14 @@ def _as_it_is(contender: Contender, model: RewardModel) -> ReadyReward:
     return ReadyReward(contender, RewardSetup(model, size), env_maker(contender.recipe, size))
 
 
-def _reworded(reward: ReadyReward, goal: str) -> ReadyReward | None:
-    """The same reward with another goal; None where words mean nothing to it."""
+def under_goal(reward: ReadyReward, goal: str, name: str) -> ReadyReward | None:
+    """The same reward with another goal, by a name of its own; None where words mean nothing to it."""
     recipe = reward.contender.recipe
     block = reward_config(recipe.reward)
     model = block.reworded([goal], recipe.baseline, block.words_alpha)
     if model is None:
         return None
-    contender = Contender(control_name(reward.name), recipe)
+    contender = Contender(name, recipe)
     return ReadyReward(contender, replace(reward.setup, model=model, warnings=()), reward.make)
 
 
