@@ -61,8 +61,8 @@ class FeatureStatistics:
             return
         # Columns without a finite value in this episode keep what they have.
         values = np.where(is_finite, values, np.nan)
-        known = count > 0
-        safe = np.where(known, values, 0.0)
+        is_known = count > 0
+        safe = np.where(is_known, values, 0.0)
         mean = np.nanmean(safe, axis=0)
         squares = np.nansum((safe - mean) ** 2, axis=0)
         quantiles = np.nanquantile(safe, list(QUANTILES.values()), axis=0)
@@ -70,9 +70,9 @@ class FeatureStatistics:
         total = self._count + count
         share = np.divide(count, total, out=np.zeros_like(mean), where=total > 0)
         step = mean - self._mean
-        self._squares = self._squares + np.where(known, squares + step**2 * self._count * share, 0.0)
+        self._squares = self._squares + np.where(is_known, squares + step**2 * self._count * share, 0.0)
         self._mean = self._mean + step * share
         self._quantiles = self._quantiles + (quantiles - self._quantiles) * share
-        self._low = np.minimum(self._low, np.where(known, np.nanmin(safe, axis=0), np.inf))
-        self._high = np.maximum(self._high, np.where(known, np.nanmax(safe, axis=0), -np.inf))
+        self._low = np.minimum(self._low, np.where(is_known, np.nanmin(safe, axis=0), np.inf))
+        self._high = np.maximum(self._high, np.where(is_known, np.nanmax(safe, axis=0), -np.inf))
         self._count = total

@@ -70,19 +70,19 @@ def contenders(
     everybodys = parse_grid(overrides)
     for key in everybodys.varied:
         _check_key(key, "a list")
-    found: list[Contender] = []
+    compared: list[Contender] = []
     for name, own_overrides in (rewards or {OWN: ()}).items():
         for override in own_overrides:
             _check_key(override.partition("=")[0], f"reward '{name}'")
         grid = _own_grid(name, own_overrides, everybodys)
         for values in grid.combinations():
             cell = [*everybodys.fixed, *grid.fixed, *(f"{key}={value}" for key, value in values.items())]
-            found.append(_contender(task, _cell_name(name, values), cell))
-    names = [contender.name for contender in found]
+            compared.append(_contender(task, _cell_name(name, values), cell))
+    names = [contender.name for contender in compared]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise BadInput(f"two rewards are called '{twice[0]}'; give each --reward a name of its own")
-    return found
+    return compared
 
 
 def parse_reward(text: str) -> tuple[str, list[str]]:

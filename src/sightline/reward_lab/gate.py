@@ -92,8 +92,8 @@ def check_reward(
                 UNKNOWN, f"reward.kind={recipe.reward.kind} is not of pictures alone, which is all that is checked"
             )
         pictures = gather_pictures(ready, goal_pictures, seed, warn)
-        found = judge_pictures(ready.model, list(_controls(recipe)), pictures)
-    return found | {"seconds": round(time.monotonic() - began, 1)}
+        document = judge_pictures(ready.model, list(_controls(recipe)), pictures)
+    return document | {"seconds": round(time.monotonic() - began, 1)}
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

@@ -100,12 +100,12 @@ class LabData:
     camera: str | None = None
     trust: bool = False
 
-    def sources(self, reward: ReadyReward, judged: StoredPairs | None, warn: Callable[[str], None]) -> list[Source]:
+    def sources(self, reward: ReadyReward, pairs: StoredPairs | None, warn: Callable[[str], None]) -> list[Source]:
         """Where the episodes come from.
 
         Args:
             reward: one of those that are judged, which says the environment.
-            judged: the pairs of `labels`.
+            pairs: those of `labels`.
         """
         sources: list[Source] = []
         if self.pictures is not None:
@@ -116,8 +116,8 @@ class LabData:
             sources.append(sorted_pictures(self.other_pictures, "--other-pictures", False, warn))
         if self.video is not None:
             sources.append(video(self.video))
-        if judged is not None:
-            sources.append(judged.source)
+        if pairs is not None:
+            sources.append(pairs.source)
         if self.dataset is not None:
             sources += stored_sources(self.dataset, self.camera, warn)
         # Pictures of the goal alone need others, which are those of play.
@@ -165,23 +165,23 @@ def run_lab(
         ready = build_rewards(compared, NONSENSE[0] if in_full else "")
         store = FeatureStore(folder / FEATURES)
         data = data or LabData()
-        judged = None
+        pairs = None
         if data.labels is not None:
-            judged = read_pairs(data.labels, data.trust, warnings.append)
-        sources = data.sources(ready[0], judged, warnings.append)
+            pairs = read_pairs(data.labels, data.trust, warnings.append)
+        sources = data.sources(ready[0], pairs, warnings.append)
         instructions = None
         if data.dataset is not None and in_full:
             of_recipes = {contender.name for contender in compared if contender.model is None}
             in_words = [reward for reward in ready if reward.name in of_recipes]
             instructions = Instructions(data.dataset, in_words, warnings.append)
             ready += instructions.rewards
-        shown = FrameFile(folder / FRAMES)
+        frame_file = FrameFile(folder / FRAMES)
         (folder / FRAMES).unlink()  # it has no name any more, and is gone once it is closed, or this process is
-        scores = score(ready, sources, store, show, in_full, shown if out is not None else None)
+        scores = score(ready, sources, store, show, in_full, frame_file if out is not None else None)
         document = _document(compared, scores, store, in_full)
-        if judged is not None:
+        if pairs is not None:
             for name in document["rewards"]:
-                accuracy = preference_accuracy(scores.of(name), judged)
+                accuracy = preference_accuracy(scores.of(name), pairs)
                 document["rewards"][name]["preference_accuracy"] = accuracy.document()
         for name in document["rewards"]:
             margin = None if instructions is None else instructions.margin(name, scores)
@@ -200,11 +200,11 @@ def run_lab(
             document["figures"] = figures(scores, names, find_task(ready[0].contender.recipe.env), sources)
             pictures = {}
             # Of rewards that read states alone there are none.
-            if len(shown) == len(scores.frames.rewards):
-                pictures = {row: shown[row] for row in frame_rows(document["figures"])}
+            if len(frame_file) == len(scores.frames.rewards):
+                pictures = {row: frame_file[row] for row in frame_rows(document["figures"])}
             document["page"] = str(write_lab_page(out / PAGE, task, document, pictures))
             write_document(out / RESULT, document)
-        shown.close()
+        frame_file.close()
     return document
 
 
@@ -216,18 +216,18 @@ def compared_rewards(
     models: Mapping[str, RewardModel],
 ) -> list[Contender]:
     """All rewards that are compared: those of recipes, and models that are there already."""
-    found: list[Contender] = []
+    compared: list[Contender] = []
     if rewards or not models:
-        found = contenders(task, overrides, rewards, sentences)
+        compared = contenders(task, overrides, rewards, sentences)
     if not models:
-        return found
+        return compared
     recipe = load_task(task, overrides)
-    taken = {contender.name for contender in found}
+    taken = {contender.name for contender in compared}
     for name, model in models.items():
         if name in taken:
             raise BadInput(f"two rewards are called '{name}'; give each a name of its own")
-        found.append(Contender(name, recipe, model))
-    return found
+        compared.append(Contender(name, recipe, model))
+    return compared
 
 
 def read_sentences(file: Path) -> tuple[str, ...]:
@@ -281,13 +281,13 @@ def play_sources(reward: ReadyReward, kinds: Sequence[str], episodes: int, seed:
 
 def _document(compared: Sequence[Contender], scores: LabScores, store: FeatureStore, in_full: bool) -> dict[str, Any]:
     frames = scores.frames
-    judged = {contender.name: _measures(contender, scores, in_full) for contender in compared}
+    rewards = {contender.name: _measures(contender, scores, in_full) for contender in compared}
     return {
         "frames": len(frames.rewards),
         "episodes": len(frames.sources),
         "embedded": store.embedded,
         "sources": {name: frames.sources.count(name) for name in dict.fromkeys(frames.sources)},
-        "rewards": judged,
+        "rewards": rewards,
     }
 
 
@@ -302,12 +302,12 @@ def ranking(names: Sequence[str], scores: LabScores) -> list[dict[str, Any]]:
     for reached in (True, False):
         is_held_out[np.flatnonzero(frames.successful == reached)[1::2]] = True
     rows = is_held_out[frames.episode]
-    found = []
+    places = []
     for name in names:
         chosen_by = auroc(scores.of(name).select(~rows), resamples=0)
         held_out = auroc(scores.of(name).select(rows))
-        found.append({"reward": name, "chosen_by": chosen_by.document(), "held_out": held_out.document()})
-    return sorted(found, key=lambda row: -1.0 if row["chosen_by"]["value"] is None else -row["chosen_by"]["value"] - 1)
+        places.append({"reward": name, "chosen_by": chosen_by.document(), "held_out": held_out.document()})
+    return sorted(places, key=lambda row: -1.0 if row["chosen_by"]["value"] is None else -row["chosen_by"]["value"] - 1)
 
 
 def _measures(contender: Contender, scores: LabScores, in_full: bool) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _judged(episodes: Iterator[StoredEpisode]) -> Iterator[Episode]:
     for episode in episodes:
         if episode.human is None or episode.frames is None:
             continue
-        known = np.isfinite(episode.human)
-        if known.any():
-            states = None if episode.states is None else episode.states[known]
-            yield Episode(PEOPLE, frames=episode.frames[known], states=states, success=episode.human[known] > 0.5)
+        is_known = np.isfinite(episode.human)
+        if is_known.any():
+            states = None if episode.states is None else episode.states[is_known]
+            yield Episode(PEOPLE, frames=episode.frames[is_known], states=states, success=episode.human[is_known] > 0.5)
