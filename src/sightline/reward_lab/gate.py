@@ -24,10 +24,11 @@ import numpy as np
 from sightline.config.recipe import ControlRecipe
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
-from sightline.evaluation.statistics import ranks
+from sightline.evaluation.statistics import Groups
 from sightline.models.encoders import shared_encoders
 from sightline.reward_lab.changes import moved_by_a_pixel
 from sightline.reward_lab.contenders import Contender
+from sightline.reward_lab.measures.success_detection import area_under_curve
 from sightline.reward_lab.pictures import sorted_pictures
 from sightline.reward_lab.scoring import ReadyReward, build_rewards
 from sightline.reward_lab.sources import Source, random_play, shown_goals, state_sweep
@@ -245,9 +246,11 @@ def _judged(margin: float, auroc: float, noise: float, margins: dict[str, float]
 
 def _auroc(goal: np.ndarray, other: np.ndarray) -> float:
     """The chance that a picture of the goal is paid more than another one, ties counting one half."""
-    count = len(goal)
-    above = ranks(np.concatenate([goal, other]))[:count].sum() - count * (count - 1) / 2
-    return float(above / (count * len(other)))
+    rewards = np.concatenate([goal, other])
+    shows_goal = (np.arange(len(rewards)) < len(goal)).astype(np.float64)
+    area = area_under_curve(Groups(rewards), shows_goal, np.ones(len(rewards)))
+    assert area is not None, "there are pictures of both kinds"
+    return area
 
 
 def _verdict(verdict: str, reason: str, **numbers: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -71,6 +71,26 @@ class HostedService:
             if key:
                 text = text.replace(key, "…")
         return text
+
+    async def _response(self, sending: Awaitable[httpx2.Response]) -> tuple[httpx2.Response, str]:
+        """The response to a request that is being sent, whatever its status, and its text without keys.
+
+        Raises:
+            NoReply: none came, or it leads elsewhere.
+        """
+        import httpx2
+
+        try:
+            response = await sending
+        except httpx2.TimeoutException as error:
+            raise Transient(f"{self.where} does not answer in time") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise self._unreachable(error) from error
+        # JSON is UTF-8 (RFC 8259), with or without a mark; the header may name any encoding, or none there is.
+        text = self._without_keys(response.content.decode("utf-8-sig", errors="replace"))
+        if response.has_redirect_location:
+            raise self._sent_elsewhere(response.status_code, response.headers["location"])
+        return response, text
 
     def _unreachable(self, error: BaseException) -> NoReply:
         """Error for a connection that failed; what `connections` itself has raised stays as it is."""

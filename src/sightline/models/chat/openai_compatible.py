@@ -22,7 +22,6 @@ from sightline.models.chat.messages import (
     Part,
     Refused,
     Token,
-    Transient,
     silence,
     token_count,
 )
@@ -45,8 +44,6 @@ class OpenAICompatible(HostedModel):
 
     @contextlib.asynccontextmanager
     async def _posting(self) -> AsyncIterator[Post]:
-        import httpx2
-
         key = self._key()
         headers = {}
         if key is not None:
@@ -56,16 +53,8 @@ class OpenAICompatible(HostedModel):
             async def post(request: ChatRequest, supported: Capabilities) -> ChatReply:
                 body = self._body(request, supported)
                 idempotency = self._idempotency(request, body)
-                try:
-                    response = await client.post(f"{self._url}/chat/completions", json=body, headers=idempotency)
-                except httpx2.TimeoutException as error:
-                    raise Transient(f"{self.where} does not answer in time") from error
-                except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-                    raise self._unreachable(error) from error
-                # JSON is UTF-8 (RFC 8259), with or without a mark; the header may name any encoding, or none there is.
-                text = self._without_keys(response.content.decode("utf-8-sig", errors="replace"))
-                if response.has_redirect_location:
-                    raise self._sent_elsewhere(response.status_code, response.headers["location"])
+                sending = client.post(f"{self._url}/chat/completions", json=body, headers=idempotency)
+                response, text = await self._response(sending)
                 if not response.is_success:
                     raise self._error(response.status_code, text, response.headers.get("retry-after"))
                 return self._read(text)

@@ -164,17 +164,8 @@ class RewardClient(HostedService):
             key = self._key()
             self._http = self._client({} if key is None else {"Authorization": f"Bearer {key}"})
         headers = {"Content-Type": request.content_type} if request.content_type else {}
-        try:
-            response = await self._http.request(
-                method, f"{self._url}{request.path}", content=request.body, headers=headers
-            )
-        except httpx2.TimeoutException as error:
-            raise Transient(f"{self.where} does not answer in time") from error
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise self._unreachable(error) from error
-        text = self._without_keys(response.content.decode("utf-8-sig", errors="replace"))
-        if response.has_redirect_location:
-            raise self._sent_elsewhere(response.status_code, response.headers["location"])
+        sending = self._http.request(method, f"{self._url}{request.path}", content=request.body, headers=headers)
+        response, text = await self._response(sending)
         if not response.is_success:
             wait = response.headers.get("retry-after")
             raise error_from_status(response.status_code, complaint(text), self._key_env, wait)
