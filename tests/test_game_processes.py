@@ -136,9 +136,14 @@ class Killed(NumberLine):
         return super().step(action)
 
     def die(self, moment: str) -> None:
-        if moment == self.when and not self.mark.exists():
-            self.mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if moment != self.when:
+            return
+        try:
+            # Two processes may come here at once; only one can make the file.
+            self.mark.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Unrepeatable(Killed):
