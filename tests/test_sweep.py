@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from conftest import TINY, Finished, start_sightline
 from sightline.config.grid import listed_values, parse_grid, value_label
 from sightline.config.loading import parse_override
+from sightline.control.collection import CollectingVecEnv
 from sightline.errors import BadInput
 from sightline.runs.files import read_document
 from sightline.runs.lease import take_lease
@@ -328,6 +330,82 @@ def test_a_dry_run_lists_the_cells(sightline: Sightline) -> None:
     done = sightline("sweep", "env: cartpole", "seed=0..1", "--run-dir", "sweep", "--dry-run", "--json")
     assert json.loads(done.out) == [{"cell": f"seed={seed}", "state": "missing"} for seed in (0, 1)]
     assert not Path("sweep").exists()
+
+
+# -- cells that schedulers start --------------------------------------------------------------------------------------
+
+
+def test_a_plan_lists_its_cells_by_number(sightline: Sightline) -> None:
+    command = ("sweep", "cartpole", *SMALL, "seed=0..1", "learner.gamma=0.9,0.99", "--run-dir", "sweep", "--plan")
+    done = sightline(*command)
+    assert done.code == 0 and [line.split()[:3] for line in done.out.splitlines()] == [
+        ["0", "seed=0,learner.gamma=0.9", "missing"],
+        ["1", "seed=0,learner.gamma=0.99", "missing"],
+        ["2", "seed=1,learner.gamma=0.9", "missing"],
+        ["3", "seed=1,learner.gamma=0.99", "missing"],
+        ["4", "missing"],
+    ]
+    assert [file.name for file in Path("sweep").iterdir()] == ["sweep.json"]
+    # The same sweep may be planned again, and carried out here as well.
+    assert sightline(*command).out == done.out
+    assert sightline("sweep", "--status", "sweep").out == done.out
+
+
+def test_a_scheduler_starts_a_cell_again_until_it_is_finished(
+    sightline: Sightline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sightline("sweep", "cartpole", *SMALL, "seed=0..1", "--run-dir", "sweep", "--plan")
+    take_chunk = CollectingVecEnv.take_chunk
+
+    def preempted(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return take_chunk(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CollectingVecEnv, "take_chunk", preempted)
+        stopped = sightline("sweep-cell", "sweep", "1")
+    assert stopped.code == 143 and "a scheduler has to wait at least as long" in stopped.err
+    cut_off = json.loads(sightline("sweep", "--status", "sweep", "--json").out)
+    assert [(cell["number"], cell["state"]) for cell in cut_off] == [(0, "missing"), (1, "cut off")]
+    assert 0 < cut_off[1]["step"] < cut_off[1]["steps"] == 256
+    done = sightline("sweep-cell", "sweep", "1", "--json")
+    assert done.code == 0 and "resuming from step" in done.err
+    # Once more, as after a node's loss at the very end: the same result, and nothing is trained.
+    again = sightline("sweep-cell", "sweep", "1", "--json")
+    assert again.code == 0 and json.loads(again.out) == json.loads(done.out)
+    # It is the run that the command of the sweep would have made, and that command goes on with the rest.
+    plan = planned(Path("sweep"), "seed=0..1")
+    assert [cell.state for cell in plan.cells] == ["missing", "finished"]
+
+
+def test_a_cell_that_another_process_still_writes_is_to_be_tried_again(sightline: Sightline) -> None:
+    sightline("sweep", "cartpole", *SMALL, "seed=0..1", "--run-dir", "sweep", "--plan")
+    cell = Path("sweep/seed=0")
+    cell.mkdir()
+    lease = take_lease(cell)
+    try:
+        refused = sightline("sweep-cell", "sweep", "0")
+        (first, _) = json.loads(sightline("sweep", "--status", "sweep", "--json").out)
+    finally:
+        lease.release()
+    assert refused.code == 75 and "is being written by process" in refused.lines[-1]
+    assert first["state"] == "running" and first["owner"].startswith(f"process {os.getpid()} on ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("sweep-cell", "sweep", "2"), "numbered from 0 to 1"),
+        (("sweep-cell", "nowhere", "0"), "is no sweep"),
+        (("sweep", "--status", "nowhere"), "is no sweep"),
+        (("sweep", "cartpole", "seed=0..1", "--status", "sweep"), "leave out the rest"),
+    ],
+)
+def test_cells_that_are_not_there(sightline: Sightline, arguments: tuple[str, ...], expected: str) -> None:
+    sightline("sweep", "cartpole", *SMALL, "seed=0..1", "--run-dir", "sweep", "--plan")
+    done = sightline(*arguments)
+    assert (done.code, done.out, len(done.lines)) == (2, "", 1), done.err
+    assert expected in done.err
 
 
 @pytest.fixture(scope="module")

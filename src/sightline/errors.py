@@ -1,4 +1,4 @@
-"""Exceptions that commands report in one line, with exit code 2 (bad input) or 1 (failed run)."""
+"""Exceptions that commands report in one line, with exit code 2 (bad input), 75 (try again) or 1 (failed run)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class BadInput(Exception):
 
 class Damaged(BadInput):
     """Damaged file: truncated, changed, or not written by Sightline. Exit code 2."""
+
+
+class Busy(BadInput):
+    """Folder that another process is writing: the same command may work later. Exit code 75."""
 
 
 class RunFailed(Exception):

@@ -9,6 +9,12 @@
     DIR/report.html                   the comparison of all cells
 
 A cell is finished if it has a result; one that was cut off is resumed. So the same command continues a sweep.
+
+Where a scheduler starts processes, the plan is written alone, and each process trains the cell of its number:
+
+    sightline sweep cartpole seed=0..9 --run-dir DIR --plan        DIR/sweep.json
+    sightline sweep-cell DIR 0                                     the first cell; on any machine that shares DIR
+    sightline sweep --status DIR                                   the state of all
 """
 
 from __future__ import annotations
@@ -22,25 +28,26 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sightline import roles
-from sightline.config.grid import label_of_text, parse_grid, value_label
+from sightline.config.grid import Grid, label_of_text, parse_grid, value_label
 from sightline.config.loading import is_stream, load_recipe, parse_override
 from sightline.config.recipe import Recipe
 from sightline.errors import BadInput, Damaged
 from sightline.evaluation.episode_stats import describe
 from sightline.models.device import SLOT, available_cores
 from sightline.reports.comparison import SWEEP
-from sightline.reports.pages import duration, read_mapping, read_text
+from sightline.reports.pages import duration, read_mapping, read_recipe, read_text
 from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import RunFolder, filled_keys, recipe_changes
-from sightline.runs.lease import current_owner, take_lease
+from sightline.runs.lease import Lease, current_owner, take_lease
 from sightline.runs.stopping import Stopped, StopRequests
 from sightline.runs.working_folder import SAFE
+from sightline.session import last_saved_step
 
 LOGS = "logs"
 _POLL = 0.1
@@ -111,19 +118,17 @@ class GridCell:
     recipe: Recipe
 
     @property
+    def state(self) -> str:
+        """State of the cell in a word."""
+        return state_of_cell(self.path)
+
+    @property
     def finished(self) -> bool:
-        return (self.path / "result.json").is_file()
+        return self.state == "finished"
 
     @property
     def started(self) -> bool:
-        return (self.path / "recipe.yaml").is_file()
-
-    @property
-    def state(self) -> str:
-        """State of the cell in a word."""
-        if self.finished:
-            return "finished"
-        return "cut off" if self.started else "missing"
+        return self.state != "missing"
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,94 @@ def plan_sweep(recipe: str | None, overrides: Sequence[str], path: Path) -> Plan
         document["varied"] = _merged(path, before, document)
     cells = [_plan_cell(recipe, grid.fixed, values, path) for values in grid.combinations()]
     return Plan(path, cells, document)
+
+
+def write_plan(plan: Plan) -> None:
+    """Write `sweep.json` alone, for `planned_cell`.
+
+    Raises:
+        BadInput: the folder cannot be written to, or another sweep is writing it.
+    """
+    with _leased(plan.path) as lease, lease.writing():
+        write_document(plan.path / SWEEP, plan.document)
+
+
+def planned_cell(path: Path, number: int) -> GridCell:
+    """Cell of a sweep whose plan was written, by its number from 0, in the order of `cell_statuses`.
+
+    Raises:
+        BadInput: the folder holds no sweep, the sweep has fewer cells, or its recipe is not here.
+    """
+    document = _existing_sweep(path)
+    cells = _combinations(document)
+    if not 0 <= number < len(cells):
+        raise BadInput(f"the sweep '{path}' has no cell {number}; its cells are numbered from 0 to {len(cells) - 1}")
+    return _plan_cell(document["recipe"], document["fixed"], cells[number], path)
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """State of a cell, as its folder shows it to every machine that shares it.
+
+    Attributes:
+        state: `finished`, `running`, `cut off` or `missing`.
+        step: of the newest checkpoint; None before there is one.
+        steps: of the whole run; None before it has begun.
+        owner: the process that is writing the cell, in words; empty if none is.
+    """
+
+    number: int
+    name: str
+    state: str
+    step: int | None
+    steps: int | None
+    owner: str
+
+
+def cell_statuses(path: Path) -> list[CellStatus]:
+    """State of every cell of a sweep, in the order of their numbers; nothing is written.
+
+    Raises:
+        BadInput: the folder holds no sweep.
+    """
+    statuses = []
+    for number, values in enumerate(_combinations(_existing_sweep(path))):
+        name = cell_name(values)
+        run = RunFolder(path / name)
+        owner = current_owner(run.path) or ""
+        state = state_of_cell(run.path)
+        if owner:
+            state = "running"
+        steps = read_recipe(run.path).get("steps")
+        statuses.append(CellStatus(number, name, state, last_saved_step(run), steps, owner))
+    return statuses
+
+
+def state_of_cell(path: Path) -> str:
+    """State of a cell's folder in a word, whether or not a process is writing it."""
+    if (path / "result.json").is_file():
+        return "finished"
+    if (path / "recipe.yaml").is_file():
+        return "cut off"
+    return "missing"
+
+
+def _combinations(document: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The values of each cell of a written sweep."""
+    varied = {key: dict(zip(values, values, strict=True)) for key, values in document["varied"].items()}
+    return Grid((), varied).combinations()
+
+
+def _existing_sweep(path: Path) -> dict[str, Any]:
+    """Content of a folder's `sweep.json`.
+
+    Raises:
+        BadInput: there is none.
+    """
+    document = _read_sweep(path)
+    if document is None:
+        raise BadInput(f"'{path}' is no sweep; write one with 'sightline sweep … --run-dir {path} --plan'")
+    return document
 
 
 def _plan_cell(recipe: str | None, fixed: Sequence[str], values: Mapping[str, str], path: Path) -> GridCell:
@@ -436,12 +529,7 @@ def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: C
         BadInput: the folder cannot be written to, or another sweep is writing it.
         Stopped: a signal asked for it; the cells have saved.
     """
-    try:
-        plan.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"the folder '{plan.path}' cannot be made: {error.strerror or error}") from error
-    lease = take_lease(plan.path)
-    try:
+    with _leased(plan.path) as lease:
         with lease.writing():
             write_document(plan.path / SWEEP, plan.document)
             (plan.path / LOGS).mkdir(exist_ok=True)
@@ -464,6 +552,23 @@ def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: C
                         raise SweepStopped(stop.signal_number, sweeping.done, len(plan.cells))
             finally:
                 sweeping.kill()
+    return sweeping.failures
+
+
+@contextlib.contextmanager
+def _leased(path: Path) -> Iterator[Lease]:
+    """Context that holds the lease of a sweep's folder, which is made if it is missing.
+
+    Raises:
+        BadInput: the folder cannot be made or written to.
+        Busy: another sweep is writing it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"the folder '{path}' cannot be made: {error.strerror or error}") from error
+    lease = take_lease(path)
+    try:
+        yield lease
     finally:
         lease.release()
-    return sweeping.failures

@@ -7,6 +7,9 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -29,6 +32,7 @@ from sightline.runs.streams import failure_of_stdout
 if TYPE_CHECKING:
     from sightline.config.recipe import Recipe
     from sightline.runs.folder import RunFolder
+    from sightline.sweep import CellStatus
 
 app = typer.Typer(
     help="Reinforcement learning guided by vision-language models: say what you want to see.",
@@ -337,6 +341,12 @@ def sweep(
         int, typer.Option(min=1, help="Processes of a run, started by torchrun; several are for agents alone.")
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Write the plan and stop: 'sweep-cell' trains its cells, on any machine.")
+    ] = False,
+    status: Annotated[
+        Path | None, typer.Option(help="Show the cells of this sweep, whichever machine trains them.", callback=in_home)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a grid of runs: sightline sweep cartpole seed=0..4 reward.alpha=0,0.5 --run-dir sweeps/alpha
@@ -350,8 +360,13 @@ def sweep(
     skipped, those cut off are resumed. Values may be added to keys that vary.
     """
     from sightline.reports.comparison import compare, comparison_document, text_table, write_comparison
-    from sightline.sweep import carry_out, plan_sweep, trainer
+    from sightline.sweep import carry_out, cell_statuses, plan_sweep, trainer, write_plan
 
+    if status is not None:
+        if recipe or run_dir is not None:
+            raise BadInput("--status DIR shows a sweep that is there; leave out the rest")
+        _print_statuses(cell_statuses(status), as_json)
+        return
     if run_dir is None:
         raise BadInput("say where the cells go: --run-dir DIR; the same folder continues a sweep")
     plan = plan_sweep(*_split(recipe or []), run_dir)
@@ -363,6 +378,10 @@ def sweep(
     rows = [(cell.name, cell.state) for cell in plan.cells]
     if dry_run:
         print_rows(rows, ("cell", "state"), as_json)
+        return
+    if plan_only:
+        write_plan(plan)
+        _print_statuses(cell_statuses(run_dir), as_json)
         return
     at_a_time = processes or plan.default_processes(per_run)
     failures = carry_out(plan, at_a_time, lambda line: typer.echo(line, err=True), trainer(per_run))
@@ -388,6 +407,39 @@ def sweep(
         for name, reason in failures.items():
             typer.echo(f"{name}: {reason}", err=True)
         raise RunFailed(f"{len(failures)} of {len(plan.cells)} cells failed; the same command tries them again")
+
+
+def _print_statuses(statuses: Sequence[CellStatus], as_json: bool) -> None:
+    """Print the cells of a sweep with their numbers, and how many are in each state."""
+    if as_json:
+        print_json([asdict(status) for status in statuses])
+        return
+    rows = []
+    for status in statuses:
+        done = ""
+        if status.step is not None and status.state != "finished":
+            done = f"{status.step} of {status.steps} steps saved"
+        rows.append((str(status.number), status.name, status.state, done, status.owner))
+    print_rows(rows, ("number", "cell", "state", "done", "owner"), as_json=False)
+    counts = Counter(status.state for status in statuses)
+    typer.echo(", ".join(f"{count} {state}" for state, count in counts.items()))
+
+
+@app.command("sweep-cell")
+def sweep_cell(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a sweep.", callback=in_home)],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Which cell, from 0: see 'sweep --status DIR'.")],
+    as_json: AsJson = False,
+) -> None:
+    """Train one cell of a sweep: what a job of a scheduler does, again after each restart.
+
+    It begins the cell, goes on with it, or prints its result if it is finished. Exit code 75 says that another process
+    is still writing the cell, so that the job has to be started again later.
+    """
+    from sightline.sweep import planned_cell
+
+    cell = planned_cell(folder, number)
+    train(list(cell.arguments), run_dir=cell.path, resume_or_start=True, as_json=as_json)
 
 
 @app.command()

@@ -1,4 +1,11 @@
-"""Exit codes of commands: which exceptions end one, with which code, and the line that says why."""
+"""Exit codes of commands: which exceptions end one, with which code, and the line that says why.
+
+0          done
+1          failed while running; what was saved before is whole
+2          refused: the input has to be changed first
+75         another process is writing the folder: the same command may work later (EX_TEMPFAIL of sysexits.h)
+128 + n    stopped by signal n, after saving
+"""
 
 from __future__ import annotations
 
@@ -14,17 +21,21 @@ from typing import Any
 
 import typer
 
-from sightline.errors import BadInput, RunFailed, SightlineWarning, place_of, printable, reason_and_place
+from sightline.errors import BadInput, Busy, RunFailed, SightlineWarning, place_of, printable, reason_and_place
 from sightline.requirements import advice
 from sightline.runs.stopping import GivenUp, Stopped
+
+TRY_AGAIN = 75
+"""Exit code of a command that may work later; schedulers are told to start it again, and not to count a failure."""
 
 
 @contextlib.contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn exceptions into exit codes with one line each: 2 for bad input, 1 for a failure, 128 plus its number for a
-    signal."""
+    """Turn exceptions into exit codes, with one line each."""
     try:
         yield
+    except Busy as error:
+        _leave(str(error), TRY_AGAIN, error)
     except BadInput as error:
         _leave(str(error), 2, error)
     # Ended by the user or by the machine: by a signal, or because nobody reads the output any more.

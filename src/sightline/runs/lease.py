@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, Busy, RunFailed
 from sightline.runs.files import read_document, write_document
 
 LEASE = "lease.json"
@@ -53,10 +53,6 @@ _UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL, errno.E
 
 class LeaseLost(RunFailed):
     """Raised when another process has taken over the run folder; nothing more may be written."""
-
-
-class Busy(BadInput):
-    """Raised when the lock of a folder was not released in time."""
 
 
 class Lease:
@@ -118,12 +114,12 @@ class Lease:
         """Acquire the lease.
 
         Raises:
-            BadInput: another process holds it.
+            Busy: another process holds it.
         """
         with _locked(self._folder):
             holder = _holder(self._folder)
             if holder is not None and not _is_gone(holder, self._folder):
-                raise BadInput(
+                raise Busy(
                     f"'{self._folder}' is being written by {_describe(holder)}; wait until it ends, or choose another "
                     "--run-dir"
                 )
@@ -159,7 +155,8 @@ def take_lease(folder: Path) -> Lease:
     """Acquire the lease of an existing folder.
 
     Raises:
-        BadInput: another process holds it, or the folder is not writable.
+        Busy: another process holds it.
+        BadInput: the folder is not writable.
     """
     lease = Lease(folder)
     try:

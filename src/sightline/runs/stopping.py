@@ -105,9 +105,13 @@ class StopRequests:
         """True once a stop was requested."""
         return self.signal_number is not None
 
+    def waited(self) -> float:
+        """Seconds since a stop was requested; 0 if none was."""
+        return time.monotonic() - self._asked_at if self.requested() else 0.0
+
     def overdue(self, seconds: float = 5.0) -> bool:
         """True if the request has waited longer than `seconds`, so that unsaved work has to be given up."""
-        return self.requested() and time.monotonic() - self._asked_at > seconds
+        return self.waited() > seconds
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is None:
