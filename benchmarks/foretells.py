@@ -32,7 +32,8 @@ import numpy as np
 
 from running import folder_of, keep, kept, sightline, sized, train
 from sightline.images import pixel_digest
-from sightline.rewards.base import Clip, RewardModel, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, RewardModel
 
 FILE = "foretells.json"
 SEEDS = sized((0, 1, 2), (0,))

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sightline.rewards.base import Clip, RewardModel, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, RewardModel
 from sightline.rewards.servers.serving import RewardServer, ServedReward
 from sightline.rewards.servers.wire import FormPart, parts_of
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sightline.envs.record_frame import RecordFrame
     from sightline.rewards.base import Clip, RewardModel
     from sightline.rewards.lerobot import LeRobotReward
+    from sightline.rewards.scopes import Scope
     from sightline.rewards.wrap import wrap
     from sightline.rewards.zero_shot import ZeroShotReward
 
@@ -29,6 +30,7 @@ _PUBLIC = {
     # rewards
     "Clip": "sightline.rewards.base:Clip",
     "RewardModel": "sightline.rewards.base:RewardModel",
+    "Scope": "sightline.rewards.scopes:Scope",
     "ZeroShotReward": "sightline.rewards.zero_shot:ZeroShotReward",
     "HTTPReward": "sightline.rewards.http:HTTPReward",
     "ProgressReward": "sightline.rewards.progress:ProgressReward",
@@ -85,6 +87,7 @@ __all__ = [
     "RewardSetup",
     "Run",
     "RunFailed",
+    "Scope",
     "ScriptedTeacher",
     "Teacher",
     "TeacherConfig",
@@ -121,6 +124,7 @@ if TYPE_CHECKING:
     from sightline.rewards.learned.reward import LearnedReward
     from sightline.rewards.lerobot import LeRobotReward
     from sightline.rewards.progress import ProgressReward
+    from sightline.rewards.scopes import Scope
     from sightline.rewards.wrap import wrap
     from sightline.rewards.zero_shot import ZeroShotReward
     from sightline.teachers.base import TeacherConfig

@@ -12,7 +12,7 @@ really happened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.types import Trajectory, Turn
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream
+from sightline.rewards.scopes import Past
 
 PerWhat = Literal["turn", "episode"]
 
@@ -126,6 +127,7 @@ class TurnRewards:
         for turn, reward in zip(episode.turns, turn_rewards, strict=True):
             turn.reward = reward - turn.penalty
             turn.frame = None
+        episode.reset_frame = None
 
     def _rewards(self, clip: Clip, learns: bool) -> np.ndarray:
         """float32[T, 1]: rewards of a clip, which a model that is learned takes in."""
@@ -134,7 +136,7 @@ class TurnRewards:
         # In the order of an online reward model's protocol: what it captures of the frames is taken before they go.
         captured = self.model.capture(clip)
         features = self.model.embed(clip)
-        without_frames = replace(clip, frames=None)
+        without_frames = clip.without_frames()
         rewards = self.model.score(features, without_frames)
         self.model.collected(features, without_frames, captured)
         return rewards
@@ -146,8 +148,11 @@ class TurnRewards:
         ended: list[bool] = []
         terminated: list[bool] = []
         success: list[bool | None] = []
+        resets: list[Past] = []
         for stretch in stretches:
             episode = stretch.episode
+            if stretch.start == 0 and stretch.turns and self.model.sees_past and episode.reset_frame is not None:
+                resets.append(Past.of_resets(len(turns), np.ones(1, bool), episode.reset_frame[None]))
             for number, turn in enumerate(stretch.turns, stretch.start):
                 turns.append(turn)
                 first.append(number == 0)
@@ -170,6 +175,7 @@ class TurnRewards:
             ended=np.array(ended, bool)[:, None],
             terminated=np.array(terminated, bool)[:, None],
             instruction=self.instruction,
+            past=Past.joined(resets),
         )
 
 
@@ -188,6 +194,8 @@ class BlockRewards:
         self._episodes: dict[int, Trajectory] = {}
         self._rewards: dict[int, list[float]] = {}
         self._over: set[int] = set()
+        # Of each episode, for a model that is shown earlier frames.
+        self._streams: dict[int, RewardStream] = {}
         # Of the block that is gathering.
         self._turns = 0
         self._bytes = 0
@@ -209,6 +217,7 @@ class BlockRewards:
             self._over.add(index)
             return
         self._episodes.pop(index, None)
+        self._streams.pop(index, None)
         for turn in episode.turns:
             turn.frame = None
 
@@ -219,7 +228,8 @@ class BlockRewards:
             BadInput, RunFailed: as for `TurnRewards.score`.
         """
         model = self._turn_rewards.model
-        overlap = model.window - 1
+        # A stream of its own carries what an episode's later turns are shown; otherwise they go in again.
+        overlap = 0 if model.sees_past else model.window - 1
         stretches: dict[int, Stretch] = {}
         for index, episode in self._episodes.items():
             over = index in self._over
@@ -232,8 +242,7 @@ class BlockRewards:
                 stretches[index] = Stretch(episode, max(scored - overlap, 0), stop, over)
 
         if stretches:
-            clip = self._turn_rewards.clip(list(stretches.values()))
-            rewards = RewardStream(model)(clip)[:, 0].tolist()
+            rewards = self._rewards_of(stretches)
             begin = 0
             for index, stretch in stretches.items():
                 end = begin + len(stretch.turns)
@@ -247,9 +256,22 @@ class BlockRewards:
 
         for index in self._over:
             self._turn_rewards.pay(self._episodes.pop(index), self._rewards.pop(index))
+            self._streams.pop(index, None)
         self._over.clear()
         self._turns = 0
         self._bytes = 0
+
+    def _rewards_of(self, stretches: dict[int, Stretch]) -> list[float]:
+        """The rewards of the turns of stretches, one after the other, by the index of their episode."""
+        rewards = self._turn_rewards
+        if not rewards.model.sees_past:
+            clip = rewards.clip(list(stretches.values()))
+            return list(RewardStream(rewards.model)(clip)[:, 0].tolist())
+        paid: list[float] = []
+        for index, stretch in stretches.items():
+            stream = self._streams.setdefault(index, RewardStream(rewards.model))
+            paid += stream(rewards.clip([stretch]))[:, 0].tolist()
+        return paid
 
 
 def states_of(episode: Trajectory) -> list[Turn]:

@@ -359,6 +359,8 @@ class _Episode:
         self.trajectory.kind = str(self._info.get("kind", ""))
         self._states_success = stated_success(self._info) is not None
         self.trajectory.success = self._success()
+        if self._rules.keeps_frames:
+            self.trajectory.reset_frame = self._frame(observation)
         self._show(observation)
 
     def _observe_step(self, result: Any) -> tuple[bool, bool]:
@@ -373,15 +375,18 @@ class _Episode:
         turn.reward += turn.env_reward  # it holds the penalty already
         turn.success = stated_success(self._info)
         if self._rules.keeps_frames:
-            # What the policy sees is what a reward model sees, or a drawing where the policy sees none.
-            frame = observation.images[-1] if observation.images else self._render()
-            if self._rules.shrink is not None:
-                frame = self._rules.shrink(frame[None])[0]
-            turn.frame = frame
+            turn.frame = self._frame(observation)
         self.trajectory.success = self._success()
         self.trajectory.mistakes = int(self._info.get("mistakes", 0))
         self._show(observation)
         return terminated, truncated
+
+    def _frame(self, observation: Observation) -> np.ndarray:
+        """uint8[H, W, 3]: what the policy sees is what a reward model sees, or a drawing where the policy sees none."""
+        frame = observation.images[-1] if observation.images else self._render()
+        if self._rules.shrink is not None:
+            frame = self._rules.shrink(frame[None])[0]
+        return frame
 
     def _render(self) -> np.ndarray:
         """uint8[H, W, 3], the frame of the present state."""

@@ -66,7 +66,7 @@ def without_tensors(episode: Trajectory, pictures: dict[str, Picture] | None) ->
         return pictures.setdefault(picture.digest, picture)
 
     turns = [replace(light_turn(turn, stand_in), frame=None) for turn in episode.turns]
-    return replace(episode, turns=turns, end=None)
+    return replace(episode, turns=turns, end=None, reset_frame=None)
 
 
 def light_turn(turn: Turn, stand_in: Callable[[Picture], Picture]) -> Turn:

@@ -136,6 +136,7 @@ class Trajectory:
         last_value: bootstrap value of that state, else 0.
         kind: the environment's category of the task, for results by category; may be empty.
         mistakes: moves that the environment itself counts as wrong.
+        reset_frame: uint8[H, W, 3], picture of the state before the first turn, kept as the turns' frames are.
         restarts: times that the environment's process died, and the episode was repeated as far as it was.
         error: exception of the environment, None if there was none; such an episode is not trained on.
         elsewhere: another process has played it and learns from it; here its prompts are empty, and most of its
@@ -151,6 +152,7 @@ class Trajectory:
     last_value: float = 0.0
     kind: str = ""
     mistakes: int = 0
+    reset_frame: np.ndarray | None = None
     restarts: int = 0
     error: str | None = None
     elsewhere: bool = False

@@ -101,7 +101,11 @@ class Chunk:
         arrays["first"] = self.steps.first[starts]
         counts = (self.scored - starts + 1).astype(np.float32)
         arrays["env_reward"] = np.add.reduceat(self.steps.env_reward, starts, axis=0) / counts[:, None]
-        return Clip(**arrays, frames=self.frames)
+        past = self.steps.past
+        if past is not None:
+            # Reset frames come before the scored step that stands for the first of their episode.
+            past = past.moved(np.searchsorted(self.scored, past.rows))
+        return Clip(**arrays, frames=self.frames, past=past)
 
     def spread(self, rewards: np.ndarray) -> np.ndarray:
         """Rewards of the scored steps, [S, N], for all steps, [T, N]: each step gets that of the next scored one."""
@@ -188,7 +192,7 @@ class CollectingVecEnv(SpacesVecEnv):
         """The present chunk from step `begin` on, which the scored steps before number `start` come before."""
         scored = np.array(self._scored[start:], np.int64) - begin
         frames = None if self._frames is None else self._frames[self._turn][start : len(self._scored)]
-        return Chunk(Clip.of_arrays(stacked(self._steps[begin:])), scored, frames)
+        return Chunk(stacked(self._steps[begin:]), scored, frames)
 
     def take_finished(self) -> list[dict[str, float]]:
         """The episodes that ended since the last call."""

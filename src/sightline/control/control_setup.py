@@ -141,7 +141,7 @@ def build_setup(recipe: ControlRecipe, asks: bool = True, folder: Path | None = 
     reward = build_reward(reward_config(recipe.reward), context)
     if recipe.replay is not None:
         _check_replay(recipe.replay, reward.model)
-    check_score_every(reward.model.window, recipe.evaluation.score_every or 1)
+    check_score_every(reward.model, recipe.evaluation.score_every or 1)
     # One environment is made and looked at, so that what cannot work is refused before anything is collected.
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()

@@ -132,7 +132,7 @@ class RunWatch:
 def _is_constant(reward: RewardSetup, pictures: np.ndarray) -> bool:
     """Whether an encoder's reward is the same for pictures that differ; other models may pay nothing for long."""
     model = reward.model
-    if reward.encoder is None or model.needs != {"frames"} or model.window > 1 or not model.ready:
+    if reward.encoder is None or model.needs != {"frames"} or model.window > 1 or model.sees_past or not model.ready:
         return False
     differ = any(not np.array_equal(picture, pictures[0]) for picture in pictures)
     return differ and bool(np.ptp(model(pictures)) <= NOISE)

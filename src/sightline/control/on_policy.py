@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +149,7 @@ class OnPolicyTrainer(ControlTrainer):
         """float32[T, N]: the rewards of a chunk, as the reward model gives them."""
         model = self._reward
         clip = chunk.clip
-        without_frames = replace(clip, frames=None)
+        without_frames = clip.without_frames()
         if self._watch is not None:
             self._watch.see(clip)
         if isinstance(model, OnlineRewardModel):

@@ -15,20 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from sightline.control.replay import CommittedReplayBuffer
-from sightline.rewards.base import (
-    Clip,
-    OnlineRewardModel,
-    RewardModel,
-    RewardStream,
-    Unavailable,
-    to_numpy,
-)
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, Unavailable
 from sightline.runs.stopping import awaited
 
 
@@ -105,13 +98,12 @@ class RewardWorker:
         pending = []
         for chunk in self._pending:
             features: np.ndarray | None = None
-            clip = replace(chunk.clip, frames=None)
+            clip = chunk.clip.without_frames()
             try:
                 features = awaited(chunk.features)
             except Unavailable:
                 clip = chunk.clip
-            arrays = {name: to_numpy(array) for name, array in clip.arrays().items()}
-            pending.append({"rows": chunk.rows, "features": features, "clip": arrays, "captured": chunk.captured})
+            pending.append({"rows": chunk.rows, "features": features, "clip": clip.state(), "captured": chunk.captured})
         return {"pending": pending, "stream": self._stream.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -122,7 +114,7 @@ class RewardWorker:
         if isinstance(chunks, Mapping):  # the one chunk that checkpoints of earlier versions have
             chunks = [chunks]
         for chunk in chunks:
-            clip = Clip.of_arrays(chunk["clip"])
+            clip = Clip.of_state(chunk["clip"])
             if chunk["features"] is None:
                 self._submit(chunk["rows"], clip, dict(chunk["captured"]))
                 continue
@@ -152,7 +144,7 @@ class RewardWorker:
         """
         chunk = self._pending[0]
         features = awaited(chunk.features)
-        clip = replace(chunk.clip, frames=None)
+        clip = chunk.clip.without_frames()
         if isinstance(self.model, OnlineRewardModel):
             self.model.collected(features, clip, chunk.captured)
         rewards = self._stream.score(features, clip)

@@ -78,6 +78,7 @@ def save_run(
         # Unfinished episodes are kept as their actions, from which any environment can be brought back.
         "actions": [np.asarray(history) for history in env.envs.actions],
         "drawn": [np.asarray(history, bool) for history in env.envs.drawn],
+        "reset_frames": env.envs.reset_frames,
         "sums": env.stats.state(),
         "finished": env.finished,
         "random": _random_state(model),
@@ -124,7 +125,7 @@ def restore_run(
         without_rendering = [[False] * len(history) for history in actions]
         rendered = collection.get("drawn", without_rendering)
     # The actions of unfinished episodes are played again; what comes of it is compared with the last observations.
-    repeats = env.envs.restore(episodes, actions, rendered, last_observations(model))
+    repeats = env.envs.restore(episodes, actions, rendered, last_observations(model), collection.get("reset_frames"))
     with restoring(folder):
         if repeats:
             env.stats.restore(collection["sums"])

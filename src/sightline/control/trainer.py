@@ -80,6 +80,7 @@ class ControlTrainer:
             shrink,
             recipe.step_timeout,
             needs_reward=recipe.reward.reads_own_reward,
+            resets=setup.reward_model.sees_past,
         )
         self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, chunks_of_frames)
         self._open.callback(self._env.close)

@@ -16,6 +16,7 @@ import numpy as np
 
 from sightline.errors import BadInput
 from sightline.rewards.base import Clip
+from sightline.rewards.scopes import Past
 
 PER_STEP = ("frames", "states", "actions", "env_reward", "success")
 """Arrays of an episode that have a row for each step."""
@@ -75,7 +76,7 @@ class Episode:
         return next(len(array) for array in arrays if array is not None)
 
     def clip(self) -> Clip:
-        """The episode as a reward model sees it, [T, 1]."""
+        """The episode as a reward model sees it, [T, 1], after its reset frame where that is known."""
         first = np.zeros((self.steps, 1), bool)
         first[0] = True
         ended = np.zeros((self.steps, 1), bool)
@@ -86,4 +87,7 @@ class Episode:
             if array is not None:
                 arrays[name] = array[:, None]
         terminated = ended & self.terminated
-        return Clip(first, ended=ended, terminated=terminated, instruction=self.instruction, **arrays)
+        past = None
+        if self.reset_frame is not None and self.frames is not None:
+            past = Past.of_resets(0, first[0], self.reset_frame[None])
+        return Clip(first, ended=ended, terminated=terminated, instruction=self.instruction, past=past, **arrays)

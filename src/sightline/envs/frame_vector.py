@@ -63,6 +63,8 @@ class Transitions:
         terminated, truncated: bool[N]. Learners bootstrap from `final_states` where an episode was truncated only.
         flags: bool[N] by name: the environments' infos that are truth values; false where one does not say.
         first: bool[N], whether the step was the first of its episode.
+        reset_frames: uint8[K, H, W, 3], frames before the first step of the K episodes that began with this step; None
+            where none began, or they were not asked for.
     """
 
     states: Observations
@@ -73,6 +75,7 @@ class Transitions:
     truncated: np.ndarray
     flags: dict[str, np.ndarray]
     first: np.ndarray
+    reset_frames: np.ndarray | None = None
 
     @property
     def ended(self) -> np.ndarray:
@@ -127,6 +130,7 @@ class FrameVectorEnv:
         episodes: index of the present episode of each environment; -1 before the first reset.
         actions: actions of the present episode of each environment, for `restore`.
         drawn: which of these were followed by a picture.
+        reset_frames: uint8[N, H, W, 3], of the states that the present episodes began with; None if not asked for.
         restarts: how often a worker was started again.
         last_death: why the last of them had died.
         ignores_reward: an own reward was no finite number, and counted as 0.
@@ -143,6 +147,7 @@ class FrameVectorEnv:
         step_timeout: seconds that a step or a reset may take in a process; one that takes longer has died. None: as
             long as it wants.
         needs_reward: whether the environments' own reward is learned from. If not, one that is no number counts as 0.
+        resets: render the first state of each episode, too.
 
     Raises:
         RunFailed: an environment failed; see `CheckedEnv`. Or processes died again and again, or one did whose
@@ -159,6 +164,7 @@ class FrameVectorEnv:
         shrink: Shrink | None = None,
         step_timeout: float | None = None,
         needs_reward: bool = True,
+        resets: bool = False,
     ) -> None:
         self.count = count
         self._episode_seed = episode_seed
@@ -192,6 +198,9 @@ class FrameVectorEnv:
         self._frame_shape = description.frame_shape
         if self._frame_shape is not None:
             self._frame_shape = self._shrunk(np.zeros((1, *self._frame_shape), np.uint8)).shape[1:]
+        self.reset_frames: np.ndarray | None = None
+        if resets:
+            self.reset_frames = np.zeros((count, *self.frame_shape), np.uint8)
         self.restarts = 0
         self.last_death = ""
         self.ignores_reward = False
@@ -294,7 +303,12 @@ class FrameVectorEnv:
             missing = np.ones(self.count, bool) if frames is False else ended & ~draws
             drawn_now |= self._frames(np.flatnonzero(missing).tolist())
         pictures = self._gathered(drawn_now) if drawn_now else None
+        reset_frames = None
+        if self.reset_frames is not None and first.any():
+            reset_frames = self.reset_frames[first]
         if ended.any():
+            if self.reset_frames is not None and pictures is not None:
+                pictures = pictures.copy()  # the first states of the next episodes are drawn into the same array
             self._begin_episodes(ended)
         self.ignores_reward |= any(step.reward is None for step in steps)
         return Transitions(
@@ -307,6 +321,7 @@ class FrameVectorEnv:
             truncated=truncated,
             flags=_flags_by_name([step.flags for step in steps]),
             first=first,
+            reset_frames=reset_frames,
         )
 
     def _frames(self, of_envs: Sequence[int]) -> dict[int, np.ndarray | None]:
@@ -317,8 +332,10 @@ class FrameVectorEnv:
             return dict(enumerate(self._native.frames()))
         frames = self._call("frame", dict.fromkeys(of_envs, ()))
         for i in of_envs:
-            # Drawing moves some simulators' states, so that a replay has to draw where it was drawn.
-            self.drawn[i][-1] = True
+            # Drawing moves some simulators' states, so that a replay has to draw where it was drawn. First states, to
+            # which no step has led, are drawn always or never.
+            if self.drawn[i]:
+                self.drawn[i][-1] = True
         return dict(zip(of_envs, frames, strict=True))
 
     def _gathered(self, frames: Mapping[int, np.ndarray | None]) -> np.ndarray:
@@ -356,6 +373,8 @@ class FrameVectorEnv:
             states = self._call("reset", {i: (seed,) for i, seed in seeds.items()})
         for i, state in zip(beginning, states, strict=True):
             put(self._states, i, state)
+        if self.reset_frames is not None:
+            self.reset_frames[mask] = self._gathered(self._frames(beginning))[mask]
 
     def restore(
         self,
@@ -363,6 +382,7 @@ class FrameVectorEnv:
         actions: Sequence[Sequence[Any]],
         were_drawn: Sequence[Sequence[bool]],
         states: Observations,
+        reset_frames: np.ndarray | None = None,
     ) -> bool:
         """Restore unfinished episodes by replaying them: reset each with its seed and repeat its actions.
 
@@ -371,6 +391,7 @@ class FrameVectorEnv:
             actions: actions of each environment's episode so far, as in the attribute `actions`.
             were_drawn: of each environment's steps, as in the attribute `drawn`.
             states: [N, …], in which the environments were left.
+            reset_frames: as in the attribute of that name.
 
         Returns:
             Whether the environments came back in these states. If not, they do not repeat themselves, and have to be
@@ -379,6 +400,8 @@ class FrameVectorEnv:
         self.episodes = list(episodes)
         self.actions = [list(history) for history in actions]
         self.drawn = [list(map(bool, history)) for history in were_drawn]
+        if self.reset_frames is not None and reset_frames is not None:
+            self.reset_frames[:] = reset_frames
         if self._native is not None:
             seeds = [self._episode_seed(*place) for place in enumerate(self.episodes)]
             replayed = self._native.replay(seeds, self.actions)
@@ -400,13 +423,14 @@ class FrameVectorEnv:
         seconds = None
         if self._step_timeout is not None:
             seconds = self._step_timeout * (len(was_drawn) + 1)
+        draws_reset = self.reset_frames is not None
         is_near = False
-        for draws in ([False] * len(was_drawn), was_drawn):
+        for draws in ([False] * (1 + len(was_drawn)), [draws_reset, *was_drawn]):
             replayed = self._hosts[i].begin("replay", seed, self.actions[i], draws, seconds=seconds)()
             if replayed is not None and same(replayed, state):
                 return True
             is_near = replayed is not None and nearly_same(replayed, state)
-            if not any(was_drawn):
+            if not any([draws_reset, *was_drawn]):
                 break
         return is_near
 

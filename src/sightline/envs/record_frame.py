@@ -18,23 +18,34 @@ RECORDS_FRAME = "records_frame"
 
 
 class Camera(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Renders after every step and keeps the frame, for whoever steps the environment in the same process.
+    """Renders after every step, and after a reset if asked to, and keeps the frames, for whoever steps the environment
+    in the same process.
 
     The last observation of an episode is a copy: some simulators write all of them into one array, and the vector's
     reset would overwrite it.
 
     Args:
         renders: False only copies.
+        resets: render after a reset, too.
 
     Attributes:
         frame: a copy of what `render()` returned after the last step.
+        reset_frame: the same after the last reset.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], renders: bool = True) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], renders: bool = True, resets: bool = False) -> None:
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
         self.frame: Any = None
+        self.reset_frame: Any = None
         self._renders = renders
+        self._renders_resets = resets
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        if self._renders_resets:
+            self.reset_frame = _rendered(self.env)
+        return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
@@ -61,13 +72,13 @@ class RecordFrame(Camera):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        super().__init__(env)
+        super().__init__(env, resets=True)
         # Vector environments hand their environments' metadata on to the parent, so `wrap` knows without a step.
         self.metadata = {**env.metadata, RECORDS_FRAME: True}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
-        return observation, {**info, "frame": _rendered(self.env)}
+        observation, info = super().reset(seed=seed, options=options)
+        return observation, {**info, "frame": self.reset_frame}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)

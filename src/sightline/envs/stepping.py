@@ -175,14 +175,16 @@ class CheckedEnv:
 
         Args:
             actions: of its steps.
-            draws: which of the states that they led to are rendered.
+            draws: whether the state after the reset is rendered, and each that a step led to.
 
         Returns:
             The state reached; None if this time the episode ended, or failed.
         """
         try:
             state = self.reset(seed)
-            for action, is_drawn in zip(actions, draws, strict=True):
+            if draws[0]:
+                self.frame()
+            for action, is_drawn in zip(actions, draws[1:], strict=True):
                 give_up_if_overdue()
                 step = self.step(action, is_drawn)
                 if step.terminated or step.truncated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from sightline.evaluation.episode_stats import EpisodeStats, summarise_episodes
 from sightline.evaluation.seeds import EvalSeeds, describe_env, make_panel
 from sightline.evaluation.video import Reel, at_video_size
 from sightline.rewards.base import Clip, RewardModel, RewardStream, check_score_every, frame_shrinker
+from sightline.rewards.scopes import Past
 
 Policy = Callable[[Observations], np.ndarray]
 """Deterministic policy: states [N, …] -> actions [N, …]."""
@@ -28,6 +29,7 @@ PARALLEL = 25
 SCORED_AT_ONCE = 512
 """Steps that are scored at once, or fewer where their frames take more memory than `SCORED_BYTES`."""
 SCORED_BYTES = 64_000_000
+RESET_FRAMES = "reset_frames"
 
 
 def task_panel(task: Task, make: EnvMaker, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
@@ -123,7 +125,7 @@ def play_panel(
         RunFailed: a reward is no finite number.
     """
     if reward_model is not None:
-        check_score_every(reward_model.window, score_every)
+        check_score_every(reward_model, score_every)
     episodes = len(panel.seeds)
     columns = min(processes or PARALLEL, episodes)
 
@@ -137,7 +139,8 @@ def play_panel(
     reads_frames = reward_model is not None and "frames" in reward_model.needs
     workers: Workers = "processes" if processes else "inline"
     shrink = frame_shrinker(reward_model)
-    envs = FrameVectorEnv(make, columns, seed_of, reads_frames, workers, shrink, step_timeout, needs_reward)
+    sees_past = reward_model is not None and reward_model.sees_past
+    envs = FrameVectorEnv(make, columns, seed_of, reads_frames, workers, shrink, step_timeout, needs_reward, sees_past)
     try:
         stats = EpisodeStats(episodes, task.success)
         scorer = None
@@ -193,7 +196,10 @@ class _EpisodeScorer:
 
     def __init__(self, model: RewardModel, episodes: int) -> None:
         self._model = model
+        self._scores_single_steps = model.window == 1 and not model.sees_past
         self._stream = RewardStream(model)
+        self._streams: dict[int, RewardStream] = {}
+        """Of each environment, for a model that is shown earlier frames."""
         self._sums = np.zeros(episodes)
         self._counts = np.zeros(episodes, np.int64)
         self._steps: list[dict[str, np.ndarray]] = []
@@ -206,7 +212,7 @@ class _EpisodeScorer:
         if not scored.any():
             return
         arrays = step_clip(step)
-        if self._model.window == 1:
+        if self._scores_single_steps:
             # Each step is scored by itself, so that only those that are scored are kept, one after the other.
             arrays = {name: array[scored] for name, array in arrays.items()}
         else:
@@ -227,10 +233,12 @@ class _EpisodeScorer:
     def _score(self) -> None:
         if not self._steps:
             return
-        if self._model.window == 1:
+        if self._scores_single_steps:
             rewards = self._stream(Clip.of_arrays(_in_a_row(self._steps)))[0]
+        elif self._model.sees_past:
+            rewards = self._of_each_environment(stacked(self._steps), np.stack(self._scored))
         else:
-            rewards = self._stream(Clip.of_arrays(stacked(self._steps)))[np.stack(self._scored)]
+            rewards = self._stream(stacked(self._steps))[np.stack(self._scored)]
         # An episode may have several steps in a batch: `+=` would count but one of them.
         episodes = np.concatenate(self._episodes)
         np.add.at(self._sums, episodes, rewards.astype(np.float64))
@@ -239,6 +247,17 @@ class _EpisodeScorer:
         self._scored.clear()
         self._episodes.clear()
         self._bytes = 0
+
+    def _of_each_environment(self, clip: Clip, scored: np.ndarray) -> np.ndarray:
+        """float32[k], the rewards of the k steps that are scored, bool[T, N]: such models are dear, and are shown
+        nothing of environments whose last episode has ended."""
+        rewards = np.zeros(clip.shape, np.float32)
+        for env, count in enumerate(scored.sum(axis=0).tolist()):
+            if count:
+                stream = self._streams.setdefault(env, RewardStream(self._model))
+                rewards[:count, env] = stream(clip.column(env)[:count])[:, 0]
+        of_scored: np.ndarray = rewards[scored]
+        return of_scored
 
 
 def _in_a_row(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -250,16 +269,22 @@ def _in_a_row(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray
     }
 
 
-def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Clip arrays [T, N, …] of T steps. Some environments state success at some steps only, such as the last of an
-    episode; it is False at the others."""
+def stacked(steps: Sequence[Mapping[str, np.ndarray]]) -> Clip:
+    """The clip of T steps. Some environments state success at some steps only, such as the last of an episode; it is
+    False at the others."""
     names = dict.fromkeys(name for step in steps for name in step)  # in order of appearance
+    names.pop(RESET_FRAMES, None)
     unstated = np.zeros_like(steps[0]["first"])
-    return {name: np.stack([step.get(name, unstated) for step in steps]) for name in names}
+    arrays = {name: np.stack([step.get(name, unstated) for step in steps]) for name in names}
+    resets = [
+        Past.of_resets(row, step["first"], step[RESET_FRAMES]) for row, step in enumerate(steps) if RESET_FRAMES in step
+    ]
+    return replace(Clip.of_arrays(arrays), past=Past.joined(resets))
 
 
 def step_clip(step: Transitions) -> dict[str, np.ndarray]:
-    """Clip arrays of a single step, [N, …] each; see `sightline.rewards.base.Clip`."""
+    """Clip arrays of a single step, [N, …] each (see `sightline.rewards.base.Clip`); and, if they were drawn, the reset
+    frames [K, …] of the K episodes that begin with it."""
     arrays = {
         "first": step.first,
         "env_reward": step.rewards.astype(np.float32),
@@ -273,6 +298,8 @@ def step_clip(step: Transitions) -> dict[str, np.ndarray]:
         arrays["frames"] = step.frames
     if step.success is not None:
         arrays["success"] = step.success
+    if step.reset_frames is not None:
+        arrays[RESET_FRAMES] = step.reset_frames
     return arrays
 
 
@@ -317,7 +344,10 @@ def play_one(
     """
     reads_frames = reward_model is not None and "frames" in reward_model.needs
     shrink = frame_shrinker(reward_model)
-    envs = FrameVectorEnv(make, 1, lambda *_: seed, reads_frames, workers, shrink, needs_reward=needs_reward)
+    sees_past = reward_model is not None and reward_model.sees_past
+    envs = FrameVectorEnv(
+        make, 1, lambda *_: seed, reads_frames, workers, shrink, needs_reward=needs_reward, resets=sees_past
+    )
     episode = _play_scored(policy, envs, reward_model)
     display = FrameVectorEnv(make_for_display, 1, lambda *_: seed, True, workers, at_video_size, needs_reward=False)
     frames = _play_again(episode, display)
@@ -353,11 +383,12 @@ def _play_scored(policy: Policy, envs: FrameVectorEnv, reward_model: RewardModel
     reel = Reel()
 
     def score_steps() -> None:
-        arrays = stacked(steps)
+        clip = stacked(steps)
         if stream is None:
-            rewards.append(arrays["env_reward"])
+            assert clip.env_reward is not None, "environments have rewards"
+            rewards.append(clip.env_reward)
         else:
-            rewards.append(stream(Clip.of_arrays(arrays)))
+            rewards.append(stream(clip))
         steps.clear()
 
     try:

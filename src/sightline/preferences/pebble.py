@@ -27,7 +27,8 @@ from sightline.preferences.labelling import Answers, BackgroundLabeller
 from sightline.preferences.pool import whole_segments
 from sightline.preferences.rounds import PreferenceLearner, QueryRound
 from sightline.preferences.settings import LearnedSettings
-from sightline.rewards.base import Clip, Interrupted, Need, OnlineRewardModel, RewardUpdate, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, Interrupted, Need, OnlineRewardModel, RewardUpdate
 from sightline.rewards.config import RunContext
 from sightline.rewards.learned.reward import LearnedReward
 from sightline.rewards.novelty import NoveltyReward

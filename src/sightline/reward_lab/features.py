@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sightline.images import pixel_digest
-from sightline.rewards.base import to_numpy
+from sightline.rewards.arrays import to_numpy
 from sightline.runs.files import write_atomically
 
 

@@ -29,7 +29,8 @@ from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.frame_file import FrameFile
 from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, UNJUDGED, ScoredFrames
 from sightline.reward_lab.sources import Source
-from sightline.rewards.base import Clip, RewardModel, RewardStream, common_shrinker, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, RewardModel, RewardStream, common_shrinker
 from sightline.rewards.config import RewardContext, RewardSetup, build_reward, reward_config
 
 VARIANTS = ("shuffled", "blank", *CHANGES)

@@ -9,9 +9,10 @@ A reward model is a subclass of `RewardModel` that defines either
 - `reward(clip)`: rewards at once, where nothing is worth keeping; or
 - `embed(clip)` and `score(features, clip)`: so that stored transitions can be relabelled without one new frame.
 
-A reward that depends on more than the state reached says how many steps it looks at by `window`. Clips that follow each
-other, such as the chunks of a run, are scored through a `RewardStream`, which carries the last `window - 1` steps from
-one clip to the next:
+A reward that depends on more than the state reached says so. One that compares numbers of steps says how many by
+`window`; one that is shown several frames of an episode at once says which by `scope` (`rewards/scopes.py`). Clips that
+follow each other, such as the chunks of a run, are scored through a `RewardStream`, which carries the last `window - 1`
+steps, and the frames that later steps are shown, from one clip to the next:
 
     chunk 1                chunk 2
     ─────────────────┐     ┌───────────────────
@@ -29,6 +30,8 @@ import numpy as np
 
 from sightline.errors import BadInput, RunFailed, reason_and_place
 from sightline.models.shrinking import Shrink, Shrinker
+from sightline.rewards.arrays import concatenated, to_numpy
+from sightline.rewards.scopes import Past, Scope
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +59,8 @@ class Clip:
         ended: bool[T, N], whether the episode ended with the transition; None where it is not known.
         terminated: bool[T, N], whether it ended because the state is terminal, and not by a time limit.
         instruction: the goal in words, for models that read one for each clip.
+        past: frames that came before in the episodes: reset frames, and those of episodes that began before the clip;
+            None unless the model's scope reaches back to them, or nothing is known of them.
     """
 
     first: np.ndarray
@@ -66,6 +71,7 @@ class Clip:
     ended: np.ndarray | None = None
     terminated: np.ndarray | None = None
     instruction: str | None = None
+    past: Past | None = None
 
     @classmethod
     def of_states(cls, needs: frozenset[Need], array: Array) -> Clip:
@@ -89,13 +95,100 @@ class Clip:
 
     def arrays(self) -> dict[str, Any]:
         """All arrays of the clip, each with T and N as its first axes."""
-        names = [field.name for field in fields(self) if field.name != "instruction"]
+        names = [field.name for field in fields(self) if field.name not in ("instruction", "past")]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __getitem__(self, steps: slice) -> Clip:
-        """A clip of some of its steps."""
+        """A clip of some of its steps, which follow each other."""
         arrays = {name: array[steps] for name, array in self.arrays().items()}
-        return replace(Clip.of_arrays(arrays), instruction=self.instruction)
+        start, stop, _ = steps.indices(len(self.first))
+        past = None if self.past is None else self.past.of_rows(start, stop)
+        return replace(Clip.of_arrays(arrays), instruction=self.instruction, past=past)
+
+    def column(self, env: int) -> Clip:
+        """The clip of one environment, [T, 1]."""
+        arrays = {name: array[:, env : env + 1] for name, array in self.arrays().items()}
+        past = None if self.past is None else self.past.of_env(env)
+        return replace(Clip.of_arrays(arrays), instruction=self.instruction, past=past)
+
+    def without_frames(self) -> Clip:
+        """The clip without its frames and those before it."""
+        return replace(self, frames=None, past=None)
+
+    def state(self) -> dict[str, Any]:
+        """All but the instruction, for a checkpoint."""
+        state: dict[str, Any] = {name: to_numpy(array) for name, array in self.arrays().items()}
+        if self.past is not None:
+            state["past"] = self.past.arrays()
+        return state
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Clip:
+        """The clip that `state` is of."""
+        arrays = {name: array for name, array in state.items() if name != "past"}
+        past = Past.of_arrays(state["past"]) if "past" in state else None
+        return replace(cls.of_arrays(arrays), past=past)
+
+    def shown(self, step: int, env: int, scope: Scope) -> tuple[Array, np.ndarray]:
+        """Frames that a model of a scope is shown for a step.
+
+        An episode whose reset frame nobody knows begins with the frame of its first step.
+
+        Args:
+            step, env: the row and the column of the clip.
+
+        Returns:
+            uint8[F, H, W, 3] frames in order of time, and int[F], the step of each in its episode; 0 is the reset.
+        """
+        assert self.frames is not None, "a model that needs frames is given frames"
+        begins = np.flatnonzero(self.first[: step + 1, env])
+        start = int(begins[-1]) if len(begins) else 0
+        earliest = 1
+        before = 0  # the step that the row `start` follows on
+        steps_before = np.zeros(0, np.int64)
+        if self.past is not None:
+            steps_before, frames_before = self.past.before(start, env)
+            if len(steps_before):
+                earliest, before = int(steps_before[0]), int(steps_before[-1])
+        steps = scope.steps(before + 1 + step - start, earliest)
+        frames = self.frames[start + steps[steps > before] - before - 1, env]
+        if len(steps_before):
+            frames = concatenated([frames_before[np.isin(steps_before, steps)], frames])
+        return frames, steps
+
+    def step_numbers(self) -> np.ndarray:
+        """int[T, N], the number of each step in its episode: 1 for the first after the reset."""
+        steps, envs = self.shape
+        step = np.arange(steps)[:, None]
+        episode_start = np.maximum.accumulate(np.where(self.first, step, 0), axis=0)
+        before = np.zeros(self.shape, np.int64)
+        if self.past is not None:
+            np.maximum.at(before, (self.past.rows, self.past.envs), self.past.steps)
+        return np.asarray(step - episode_start + 1 + before[episode_start, np.arange(envs)])
+
+    def past_of(self, row: int, scope: Scope) -> Past | None:
+        """What a clip that begins with a row of this one, or follows on this one (row T), needs of it in front."""
+        parts = []
+        for env in range(self.shape[1]):
+            begins_there = row < len(self.first) and self.first[row, env]
+            if begins_there:
+                continue
+            if row > 0:
+                frames, steps = self.shown(row - 1, env, scope)
+            elif self.past is not None:
+                steps, frames = self.past.before(0, env)
+            else:
+                continue
+            parts.append(Past(np.zeros(len(steps), np.int64), np.full(len(steps), env), steps, frames))
+        return Past.joined(parts)
+
+    def following(self, past: Past | None) -> Clip:
+        """The clip with what came before its first row, where its episodes go on."""
+        if past is None:
+            return self
+        goes_on = np.flatnonzero(~self.first[0, past.envs])
+        past = past.picked(goes_on)
+        return replace(self, past=Past.joined([past, *([] if self.past is None else [self.past])]))
 
 
 class RewardModel:
@@ -110,14 +203,22 @@ class RewardModel:
         ready: False as long as its rewards mean nothing, because it has learned nothing yet.
         window: steps that a reward depends on, the present one included. With more than 1, `reward` and `score` are
             given up to `window - 1` earlier steps in front, and what they return for those is dropped.
+        scope: frames of its episode that a step is judged by; but for a `frame`, reset frames are taken, and `reward`
+            and `embed` ask the clip for them (`Clip.shown`).
     """
 
     needs: frozenset[Need] = frozenset({"frames"})
     window: int = 1
+    scope: Scope = Scope()
     keeps_features: bool = False
     feature_dtype: Any = None
     reads_tensors: bool = False
     ready: bool = True
+
+    @property
+    def sees_past(self) -> bool:
+        """Whether it is shown earlier frames of an episode, the reset frame among them."""
+        return "frames" in self.needs and self.scope.kind != "frame"
 
     @classmethod
     def recipe_block(cls) -> type[Strict]:
@@ -298,6 +399,19 @@ def common_shrinker(models: Sequence[RewardModel]) -> Shrink:
     return Shrinker(common[0], lambda full, small: all(np.array_equal(shrink(full), small) for shrink in common))
 
 
+def common_scope(models: Sequence[RewardModel]) -> Scope:
+    """The scope of several reward models that read the same clips.
+
+    Raises:
+        BadInput: they look back in different ways.
+    """
+    scopes = {model.scope for model in models if model.sees_past}
+    if len(scopes) > 1:
+        kinds = " and ".join(sorted(f"{scope.kind} of {scope.frames} frames" for scope in scopes))
+        raise BadInput(f"rewards that are combined must be shown the same frames, and these are shown a {kinds}")
+    return next(iter(scopes), Scope())
+
+
 def added_costs(models: Sequence[RewardModel]) -> dict[str, float]:
     """What several reward models have cost together."""
     total: dict[str, float] = {}
@@ -313,8 +427,8 @@ class RewardStream:
     `embed` may run in a thread of its own, one clip after the other; `score` follows in the same order.
 
     Raises:
-        BadInput: the model defines both `reward` and `score`, and nothing says which of them counts; or its `needs` or
-            its `window` is not valid.
+        BadInput: the model defines both `reward` and `score`, and nothing says which of them counts; or its `needs`,
+            its `window` or its `scope` is not valid.
     """
 
     def __init__(self, model: RewardModel) -> None:
@@ -326,7 +440,11 @@ class RewardStream:
             raise BadInput(f"{name}.needs must be a set of 'frames' and 'states', or empty, not {model.needs!r:.80}")
         if not isinstance(model.window, int | np.integer) or model.window < 1:
             raise BadInput(f"{name}.window must be a whole number of steps from 1, not {model.window!r:.80}")
+        if not isinstance(model.scope, Scope):
+            raise BadInput(f"{name}.scope must be a sl.Scope, not {model.scope!r:.80}")
         self.model = model
+        # Frames that came before the next clip, or before the earlier one.
+        self._past: Past | None = None
         # A model that defines `reward` needs earlier frames when it embeds, one that defines `score` only earlier
         # features when it scores. So one of these two stays empty.
         self._earlier_clip: Clip | None = None
@@ -345,24 +463,38 @@ class RewardStream:
         """
         _check_clip(clip)
         if not _is_defined(self.model, "reward"):
-            features = _array_of(self.model, _called(self.model, "embed", clip), "features")
+            whole = self._with_past(clip)
+            features = _array_of(self.model, _called(self.model, "embed", whole), "features")
             if features.shape[:2] != clip.shape:
                 steps, envs = clip.shape
                 raise RunFailed(
                     f"{type(self.model).__name__} returned features of shape {list(features.shape)}; this clip needs "
                     f"[{steps}, {envs}, …]"
                 )
+            self._keep_past(whole, len(clip.first))
             return features
         # What the model rewards at once is its features: `score` returns them as they are.
         whole = clip
         if self._earlier_clip is not None:
             whole = _joined(self._earlier_clip, clip)
+        whole = self._with_past(whole)
         rewards = checked(self.model, _called(self.model, "reward", whole), whole.shape)
+        earlier = max(len(whole.first) - (self.model.window - 1), 0)
         if self.model.window > 1:
             # Copied, because a later chunk overwrites the frames.
-            self._earlier_clip = _copied(whole[-(self.model.window - 1) :])
+            self._earlier_clip = _copied(whole[earlier:])
+        self._keep_past(whole, earlier)
         # Those of the earlier steps were given with the clip before.
         return rewards[len(rewards) - len(clip.first) :]
+
+    def _with_past(self, clip: Clip) -> Clip:
+        """The clip with the frames that came before it, for a model that is shown them."""
+        return clip.following(self._past) if self.model.sees_past else clip
+
+    def _keep_past(self, clip: Clip, row: int) -> None:
+        """Keep what came before a row of the clip, with which the next one begins."""
+        if self.model.sees_past:
+            self._past = clip.past_of(row, self.model.scope)
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] rewards of the next clip, from its features.
@@ -371,7 +503,7 @@ class RewardStream:
             RunFailed: the model failed, or returned another shape or dtype, or a number that is not finite.
         """
         # Without frames, as in relabelling: a score that needed them could not be computed again.
-        clip = replace(clip, frames=None)
+        clip = clip.without_frames()
         if self.model.window == 1 or _is_defined(self.model, "reward"):
             return checked(self.model, _called(self.model, "score", features, clip), clip.shape)
         # In front, the steps that the windows of the first ones of this clip reach back to.
@@ -387,38 +519,46 @@ class RewardStream:
         return rewards[len(rewards) - len(clip.first) :]
 
     def state(self) -> dict[str, Any]:
-        """The steps that the next clip's windows reach back to, for a checkpoint."""
-        state: dict[str, Any] = {"seen": None, "scored": None}
+        """The steps and frames that the next clip's rewards reach back to, for a checkpoint."""
+        state: dict[str, Any] = {"seen": None, "scored": None, "past": None}
         if self._earlier_clip is not None:
-            state["seen"] = {name: to_numpy(array) for name, array in self._earlier_clip.arrays().items()}
+            state["seen"] = self._earlier_clip.state()
+        if self._past is not None:
+            state["past"] = self._past.arrays()
         if self._earlier_features is not None:
             features, clip = self._earlier_features
-            state["scored"] = {"features": features, "clip": clip.arrays()}
+            state["scored"] = {"features": features, "clip": clip.state()}
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over what `state` gave."""
         self._earlier_clip = None
         self._earlier_features = None
+        self._past = None
         if state["seen"] is not None:
-            self._earlier_clip = Clip.of_arrays(state["seen"])
+            self._earlier_clip = Clip.of_state(state["seen"])
         if state["scored"] is not None:
-            self._earlier_features = (state["scored"]["features"], Clip.of_arrays(state["scored"]["clip"]))
+            self._earlier_features = (state["scored"]["features"], Clip.of_state(state["scored"]["clip"]))
+        # Checkpoints of earlier versions have none.
+        if state.get("past") is not None:
+            self._past = Past.of_arrays(state["past"])
 
 
-def check_score_every(window: int, score_every: int) -> None:
-    """Refuse to leave out steps that a reward compares.
+def check_score_every(model: RewardModel | type[RewardModel], score_every: int) -> None:
+    """Refuse to leave out steps that a reward compares, or is shown.
 
     Args:
-        window: steps that the reward looks at.
         score_every: steps from one that is scored to the next.
 
     Raises:
         BadInput: it looks at several steps that follow each other.
     """
-    if window > 1 and score_every > 1:
+    if score_every == 1:
+        return
+    steps = max(model.window, model.scope.frames)
+    if steps > 1:
         raise BadInput(
-            f"score_every={score_every} leaves out pictures, and this reward compares {window} steps that follow each "
+            f"score_every={score_every} leaves out pictures, and this reward compares {steps} steps that follow each "
             "other; leave it out"
         )
 
@@ -470,16 +610,6 @@ def checked(model: RewardModel, rewards: Any, shape: tuple[int, int]) -> np.ndar
             f"{name}: {count} of {array.size} rewards are not finite numbers, and no result can rest on that; {advice}"
         )
     return array
-
-
-def to_numpy(array: Any) -> np.ndarray:
-    """A numpy or torch array, from any device, as numpy."""
-    if hasattr(array, "detach"):
-        # numpy knows neither bfloat16 nor float8.
-        if any(kind in str(array.dtype) for kind in ("bfloat16", "float8")):
-            array = array.float()
-        array = array.detach().cpu().numpy()
-    return np.asarray(array)
 
 
 def _is_defined(model: RewardModel, method: str) -> bool:
@@ -538,6 +668,8 @@ def _check_clip(clip: Clip) -> None:
             raise BadInput(f"Clip.{name} is of shape {list(shape)}, and Clip.first says [{steps}, {envs}, …]")
     if clip.frames is not None:
         _check_frames(clip.frames, "T", "N")
+    if clip.past is not None:
+        _check_frames(clip.past.frames, "K")
 
 
 def _joined(before: Clip, after: Clip) -> Clip:
@@ -545,20 +677,15 @@ def _joined(before: Clip, after: Clip) -> Clip:
     # What one of them lacks is unknown for the whole.
     earlier = before.arrays()
     later = after.arrays()
-    joined = {name: _concatenated(earlier[name], later[name]) for name in earlier if name in later}
-    return replace(Clip.of_arrays(joined), instruction=after.instruction)
-
-
-def _concatenated(before: Any, after: Any) -> Any:
-    if isinstance(after, np.ndarray):
-        return np.concatenate([to_numpy(before), after])
-    import torch
-
-    return torch.cat([torch.as_tensor(before, device=after.device), after])
+    joined = {name: concatenated([earlier[name], later[name]]) for name in earlier if name in later}
+    pasts = [] if before.past is None else [before.past]
+    if after.past is not None:
+        pasts.append(after.past.moved(after.past.rows + len(before.first)))
+    return replace(Clip.of_arrays(joined), instruction=after.instruction, past=Past.joined(pasts))
 
 
 def _copied(clip: Clip) -> Clip:
     copies = {}
     for name, array in clip.arrays().items():
         copies[name] = array.copy() if isinstance(array, np.ndarray) else array.clone()
-    return Clip.of_arrays(copies)
+    return replace(Clip.of_arrays(copies), past=clip.past)

@@ -24,7 +24,8 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from sightline.config.blocks import Reach, checked_block
 from sightline.config.secrets import VARIABLE, refuse_secrets
 from sightline.errors import BadInput
-from sightline.rewards.base import Clip, Need, RewardModel, Unavailable, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, Need, RewardModel, Unavailable
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 from sightline.rewards.servers.protocols import Output, Query, RobometerProtocol, SightlineProtocol
 from sightline.rewards.servers.wire import Malformed

@@ -30,7 +30,8 @@ from sightline.models.sharing_out import shared_out
 from sightline.models.shrinking import Shrinker, equal_inputs, resized_by, takes_tensors
 from sightline.models.uploads import Uploads
 from sightline.models.weights import count_weights
-from sightline.rewards.base import Clip, RewardModel, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, RewardModel
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from sightline.models.chat.config import ChatModelConfig
 from sightline.models.chat.messages import ChatRequest
 from sightline.models.chat.retiring import retirement_of
 from sightline.models.prompt_files import PromptFile, PromptText
-from sightline.rewards.base import Clip, RewardModel, Unavailable, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, RewardModel, Unavailable
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 from sightline.rewards.judging.asking import Asking, Judge
 from sightline.rewards.judging.forms import Form, Scale, Shuffled, YesNo, bundled_prompt

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from sightline.rewards.base import Clip, Need, RewardModel, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, Need, RewardModel
 
 NEIGHBOUR = 5
 """The k of the k-th nearest neighbour to which distances are measured."""

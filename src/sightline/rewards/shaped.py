@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from sightline.config.recipe import REWARD, RewardBlock
-from sightline.rewards.base import Clip, RewardModel, added_costs, common_shrinker, windows
+from sightline.rewards.base import Clip, RewardModel, added_costs, common_scope, common_shrinker, windows
 from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
 from sightline.rewards.ground_truth import GroundTruthConfig
 
@@ -60,6 +60,7 @@ class ShapedReward(RewardModel):
         self.needs = reward.needs | potential.needs
         # The potential of the state before is that of the step before.
         self.window = max(reward.window, potential.window + 1)
+        self.scope = common_scope(self.parts)
         self._shrink = common_shrinker(self.parts)
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from sightline.config.basics import Strict
 from sightline.config.recipe import REWARD, RewardBlock
-from sightline.rewards.base import Clip, RewardModel, added_costs, common_shrinker
+from sightline.rewards.base import Clip, RewardModel, added_costs, common_scope, common_shrinker
 from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
 
 
@@ -53,6 +53,7 @@ class WeightedSum(RewardModel):
         self.weights = tuple(weights)
         self.needs = frozenset().union(*(model.needs for model in models))
         self.window = max(model.window for model in models)
+        self.scope = common_scope(models)
         self._shrink = common_shrinker(models)
 
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:

@@ -45,7 +45,9 @@ from sightline.envs.success import KEYS, stated_success, truth
 from sightline.envs.watching import NOISE, PictureWatch
 from sightline.errors import BadInput, RunFailed, warn
 from sightline.requirements import keep_llvms_apart
-from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, frame_shrinker, to_numpy
+from sightline.rewards.arrays import concatenated, to_numpy
+from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel, RewardStream, frame_shrinker
+from sightline.rewards.scopes import Past
 
 if TYPE_CHECKING:
     from sightline.models.encoder_base import Encoder
@@ -213,12 +215,15 @@ class _Scorer:
         self._keep = keep
         self.needs_frames = "frames" in model.needs
         self.needs_states = "states" in model.needs
+        self.sees_past = model.sees_past
         if self.needs_states and space.shape is None:
             raise BadInput(
                 f"{_kind(model)} reads states as arrays, and this environment's observations are of the kind "
                 f"{_kind(space)}; put gymnasium.wrappers.FlattenObservation around it, or use a model that reads frames"
             )
         self.first = np.ones(envs, bool)
+        self._reset_frames: list[Any] = [None] * envs
+        self._lacks_resets = False
         self._states_success = False
         self._reads_tensors = model.reads_tensors
         self._shrink = frame_shrinker(model)
@@ -231,6 +236,12 @@ class _Scorer:
     def begin(self, which: Any = None) -> None:
         """Begin new episodes, in all environments or those of a mask or of indices."""
         self.first[... if which is None else which] = True
+
+    def see_resets(self, frames: Mapping[int, Any]) -> None:
+        """Take in the frames of first states, by the numbers of their environments; None where one cannot be had."""
+        for i, frame in frames.items():
+            seen = is_tensor_of_frames(frame) or frame is None
+            self._reset_frames[i] = frame if seen else self._shrunk([checked_frame(frame)])[0]
 
     def __call__(
         self,
@@ -256,6 +267,9 @@ class _Scorer:
         reset_reward = own
         if reset_reward is None:
             reset_reward = np.zeros(len(ended), np.float32)
+        if self.sees_past and frames is not None and resetting is not None:
+            # Such a step leads to the first state of an episode, whose frame it gives.
+            self.see_resets({i: frames[i] for i in np.flatnonzero(resetting).tolist()})
         if resetting is not None and resetting.all():
             self.begin()
             return reset_reward.copy()
@@ -281,7 +295,7 @@ class _Scorer:
             arrays["env_reward"] = own[None]
         if success is not None:
             arrays["success"] = success[None]
-        clip = Clip(self.first[None].copy(), **arrays)
+        clip = Clip(self.first[None].copy(), ended=ended[None], past=self._past(resetting), **arrays)
         rewards: np.ndarray = self._stream(clip)[0]
         if self._watch is not None and len(pictures):
             self._look_at(self._watch, pictures, observed, rewards)
@@ -290,6 +304,24 @@ class _Scorer:
             rewards = np.where(resetting, reset_reward, rewards)
             self.first |= resetting
         return rewards
+
+    def _past(self, resetting: np.ndarray | None) -> Past | None:
+        """The reset frames of the episodes that begin with a step."""
+        if not self.sees_past:
+            return None
+        begins = self.first if resetting is None else self.first & ~resetting
+        envs = [i for i in np.flatnonzero(begins).tolist() if self._reset_frames[i] is not None]
+        if len(envs) < begins.sum() and not self._lacks_resets:
+            self._lacks_resets = True
+            warn(
+                "sightline.wrap: this vector environment gives no frames of first states, so that the reward sees "
+                "episodes from the first step on; put a sightline.RecordFrame around each environment inside it"
+            )
+        if not envs:
+            return None
+        frames = [self._reset_frames[i] for i in envs]
+        stacked = concatenated([frame[None] for frame in frames])
+        return Past.of_resets(0, np.isin(np.arange(len(self.first)), envs), stacked)
 
     def _shrunk(self, pictures: Any) -> Any:
         """Frames as large as the model reads them: windows keep those of earlier steps."""
@@ -361,6 +393,8 @@ class ModelRewardEnv(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArg
         self._scorer.begin()
         self._ended = False
         observation, info = self.env.reset(seed=seed, options=options)
+        if self._scorer.sees_past:
+            self._scorer.see_resets({0: rgb_frame(self.env)})
         return observation, _dictionary(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -422,7 +456,7 @@ class ModelRewardVectorEnv(VectorWrapper):
                     "this vector environment resets where its frames cannot be taken before: make it with "
                     "wrappers=[sightline.RecordFrame], or with autoreset_mode NextStep"
                 )
-            base.envs = self._cameras = _with_cameras(base.envs)
+            base.envs = self._cameras = _with_cameras(base.envs, resets=self._scorer.sees_past)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         mask = (options or {}).get("reset_mask")  # taken before the environment removes it from the options
@@ -433,7 +467,10 @@ class ModelRewardVectorEnv(VectorWrapper):
             mask = to_numpy(mask).astype(bool)
             self._scorer.begin(mask)
             self._ended[mask] = False
-        return self.env.reset(seed=seed, options=options)
+        observations, infos = self.env.reset(seed=seed, options=options)
+        if self._scorer.sees_past:
+            self._see_resets(np.ones(self.num_envs, bool) if mask is None else mask, infos)
+        return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         with _failures_in_one_line():
@@ -464,11 +501,23 @@ class ModelRewardVectorEnv(VectorWrapper):
         frames = self._frames_of(infos) if scorer.needs_frames else None
         success = _vector_success(infos, self.num_envs)
         rewards = scorer(frames, states, observations, own, success, ended, resetting)
+        if scorer.sees_past and self._mode == AutoresetMode.SAME_STEP:
+            self._see_resets(ended, infos)
         self._ended = ended
         # A vector's infos hold beside each key who has it.
         infos[self._keep] = _copied(reward)
         infos[f"_{self._keep}"] = np.ones(self.num_envs, bool)
         return observations, _in_form_of(reward, rewards), terminated, truncated, infos
+
+    def _see_resets(self, begins: np.ndarray, infos: Mapping[str, Any]) -> None:
+        """Show the model the first states of the episodes that begin, bool[N]."""
+        if self._cameras:
+            frames: Any = [camera.reset_frame for camera in self._cameras]
+        else:
+            frames = infos.get("frame") if self._recorded else rendered_by(self.env)
+        if frames is None:
+            frames = [None] * self.num_envs
+        self._scorer.see_resets({i: frames[i] for i in np.flatnonzero(begins).tolist()})
 
     def _frames_of(self, infos: Mapping[str, Any]) -> Any:
         """A frame of each environment's state."""
@@ -503,7 +552,7 @@ class ModelRewardVecEnv(VecEnvWrapper):
             return
         if isinstance(base, SubprocVecEnv):
             raise BadInput(_NO_FRAME)
-        base.envs = self._cameras = _with_cameras(base.envs)
+        base.envs = self._cameras = _with_cameras(base.envs, resets=self._scorer.sees_past)
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         if self._cameras:
@@ -524,14 +573,33 @@ class ModelRewardVecEnv(VecEnvWrapper):
             _refuse_to_compute()
         if method_name == "step":
             raise BadInput("env_method('step') would step around the reward of sightline.wrap; call step(actions)")
+        results = super().env_method(method_name, *method_args, indices=indices, **method_kwargs)
         if method_name == "reset":
-            self._scorer.begin(list(self._get_indices(indices)))
-        return super().env_method(method_name, *method_args, indices=indices, **method_kwargs)
+            which = list(self._get_indices(indices))
+            self._scorer.begin(which)
+            self._see_resets(which, [info for _, info in results])
+        return results
 
     def reset(self) -> Any:
         self._scorer.begin()
         with _failures_in_one_line():
-            return self.venv.reset()
+            observations = self.venv.reset()
+        self._see_resets(range(self.num_envs), self._reset_infos())
+        return observations
+
+    def _reset_infos(self) -> list[Any]:
+        """What the last reset of each environment told; nothing where that is not kept."""
+        return list(getattr(self.venv.unwrapped, "reset_infos", None) or [{}] * self.num_envs)
+
+    def _see_resets(self, which: Sequence[int], infos: Sequence[Any]) -> None:
+        """Show the model the first states of episodes that begin in some environments, whose resets told `infos`."""
+        if not self._scorer.sees_past:
+            return
+        if self._cameras:
+            frames = [self._cameras[i].reset_frame for i in which]
+        else:
+            frames = [info.get("frame") if isinstance(info, Mapping) else None for info in infos]
+        self._scorer.see_resets(dict(zip(which, frames, strict=True)))
 
     def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         with _failures_in_one_line():
@@ -610,8 +678,8 @@ def _failures_in_one_line() -> Iterator[None]:
         raise
 
 
-def _with_cameras(envs: Sequence[AnyEnv], renders: bool = True) -> list[Any]:
-    return [env if isinstance(env, Camera) else Camera(env, renders) for env in envs]
+def _with_cameras(envs: Sequence[AnyEnv], renders: bool = True, resets: bool = False) -> list[Any]:
+    return [env if isinstance(env, Camera) else Camera(env, renders, resets) for env in envs]
 
 
 def _autoreset_mode(env: AnyVectorEnv) -> AutoresetMode:

@@ -31,7 +31,8 @@ from sightline.models.encoder_base import Encoder
 from sightline.models.encoder_files import embedding_size, picture_side, weights_stamp
 from sightline.models.encoders import load_encoder, warn_of_cropping
 from sightline.models.familiarity import warn_of_unfamiliar_pictures
-from sightline.rewards.base import Clip, RewardModel, check_score_every, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, RewardModel, check_score_every
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class ZeroShotConfig(RewardConfig):
         check_words(recipe.goal, recipe.baseline, self.alpha, goal_required=False)
         score_every = recipe.evaluation.score_every if recipe.role == "control" else None
         if score_every is not None:
-            check_score_every(self.reward_class().window, score_every)
+            check_score_every(self.reward_class(), score_every)
 
     def facts(self) -> dict[str, str]:
         facts = super().facts() | {"Encoder": self.encoder}

@@ -16,7 +16,8 @@ from sightline.errors import BadInput
 from sightline.models.device import choose_devices, fast_dtype
 from sightline.models.encoder_base import Encoder
 from sightline.models.shrinking import Shrink, Shrinker
-from sightline.rewards.base import Clip, RewardModel, to_numpy
+from sightline.rewards.arrays import to_numpy
+from sightline.rewards.base import Clip, RewardModel
 from sightline.rewards.learned.config import FittingConfig, RewardNet, RewardNetConfig
 from sightline.rewards.learned.ladder import nearness
 from sightline.runs.files import read_document, write_document
