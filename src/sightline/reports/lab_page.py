@@ -17,12 +17,12 @@ from sightline.reports.pages import NO_BREAK, data_url, decimal, percent, whole,
 from sightline.reports.verdicts import Verdict
 
 LEAST_AUROC = 0.9
-"""As of the check before training (`lab/gate.py`)."""
+"""Least AUROC of a reward that is trained on, here and in the check before training."""
 LEAST_CORRELATION = 0.5
 SAME_EPIC = 0.05
 """Distance up to which a reward is the ground truth, which is learned from even where it marks no frame of the goal."""
 CONSTANT = "the reward is constant"
-"""As measures say it (`lab/measures/result.py`)."""
+"""As measures say it (`reward_lab/measures/result.py`), which know nothing of pages."""
 MOST_FOOLED = 0.05
 MOST_NOISE = 0.5
 LEAST_AFTER = 0.9
@@ -70,19 +70,25 @@ class RewardShots:
     kinds: Mapping[str, Sequence[str]]
 
 
-def write_lab_page(file: Path, title: str, document: Mapping[str, Any], pictures: Mapping[int, np.ndarray]) -> Path:
+def write_lab_page(
+    file: Path,
+    title: str,
+    document: Mapping[str, Any],
+    figures: Mapping[str, Any],
+    pictures: Mapping[int, np.ndarray],
+) -> Path:
     """Write the page; returns its path.
 
     Args:
         title: of the task.
-        document: the content of `lab.json`, with `figures`.
+        document: the content of `lab.json`.
+        figures: as `reward_lab/figures.py` makes them, which are too large to be kept.
         pictures: row -> frame uint8[H, W, 3] of those that the figures show, as far as there are any.
 
     Raises:
         RunFailed: it cannot be written.
     """
     rewards: Mapping[str, Any] = document["rewards"]
-    figures = document["figures"]
     headings, rows = table(rewards)
     verdicts = [verdict_on(name, reward) for name, reward in rewards.items()]
     try:

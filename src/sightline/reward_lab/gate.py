@@ -26,6 +26,7 @@ from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.evaluation.statistics import Groups
 from sightline.models.encoders import shared_encoders
+from sightline.reports.lab_page import LEAST_AUROC
 from sightline.reward_lab.changes import moved_by_a_pixel
 from sightline.reward_lab.contenders import Contender
 from sightline.reward_lab.measures.success_detection import area_under_curve
@@ -56,7 +57,6 @@ SECONDS = 50.0
 TIMED_PICTURES = 4
 LEAST_PICTURES = 4
 """Pictures of the goal below which nothing is said."""
-LEAST_AUROC = 0.9
 LEAST_TIMES = 1.5
 """How often the largest margin of a control the margin has to be."""
 MOST_NOISE = 0.5

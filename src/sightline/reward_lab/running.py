@@ -197,12 +197,12 @@ def run_lab(
             document |= document["rewards"][compared[0].name]
         if out is not None:
             names = [contender.name for contender in compared]
-            document["figures"] = figures(scores, names, find_task(ready[0].contender.recipe.env), sources)
+            drawn = figures(scores, names, find_task(ready[0].contender.recipe.env), sources)
             pictures = {}
             # Of rewards that read states alone there are none.
             if len(frame_file) == len(scores.frames.rewards):
-                pictures = {row: frame_file[row] for row in frame_rows(document["figures"])}
-            document["page"] = str(write_lab_page(out / PAGE, task, document, pictures))
+                pictures = {row: frame_file[row] for row in frame_rows(drawn)}
+            document["page"] = str(write_lab_page(out / PAGE, task, document, drawn, pictures))
             write_document(out / RESULT, document)
         frame_file.close()
     return document
