@@ -232,6 +232,7 @@ def lab(
     labels: str | Path | None = None,
     dataset: str | Path | None = None,
     camera: str | None = None,
+    states: str | Path | None = None,
     out: str | Path | None = None,
     trust: bool = False,
     **overrides: Any,
@@ -250,13 +251,14 @@ def lab(
         play: `random`, `scripted` (by the environment's own script), `states` (its task's grid), `goal` (states that
             show the task's goal); None: all.
         seed: of all chance.
-        runs: run folders, whose policies play too.
+        runs: run folders, whose policies play too, and once more with half of their actions drawn at random.
         pictures: folder of pictures with a CSV file of the columns `file`, `success` or `truth`, `episode`, `step`.
         goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
         video: a file, whose ground truth is progress.
         labels: a label store, or a run that has one, whose judged pairs a reward should prefer alike.
         dataset: a data set of episodes: of `sightline collect`, LeRobot, Minari or vlmrm.
         camera: which of several cameras of the data set.
+        states: a file of `numpy.save` with states in rows, which the environment is put into.
         out: folder that keeps `lab.json`, the page, and the embeddings for the next call.
         trust: whether code that the runs' recipes name may be imported.
         overrides: recipe keys of all rewards.
@@ -287,6 +289,7 @@ def lab(
         "video": video,
         "labels": labels,
         "dataset": dataset,
+        "states": states,
     }
     data = LabData(
         None if episodes is None else _whole("episodes", episodes, 0),

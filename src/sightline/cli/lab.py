@@ -56,7 +56,9 @@ def lab(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of all chance.")] = 0,
-    run: Annotated[list[Path] | None, typer.Option(help="A run folder, whose policy plays too.")] = None,
+    run: Annotated[
+        list[Path] | None, typer.Option(help="A run folder, whose policy plays too, and half at random.")
+    ] = None,
     pictures: Annotated[
         Path | None,
         typer.Option(help="A folder of pictures with a CSV file: file, success (or label) or truth, episode, step."),
@@ -73,6 +75,12 @@ def lab(
         Path | None, typer.Option(help="A data set of episodes: of sightline collect, LeRobot, Minari or vlmrm.")
     ] = None,
     camera: Annotated[str | None, typer.Option(help="Which of several cameras of --dataset.")] = None,
+    states: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of numpy.save with states in rows, for set_state(qpos, qvel) or the attribute state."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for lab.json, its page and kept embeddings.", callback=in_home)
     ] = None,
@@ -88,7 +96,7 @@ def lab(
     from sightline.reward_lab.running import PLAY, LabData, read_sentences, run_lab
 
     files = (pictures, goal_pictures, other_pictures, video, labels, dataset)
-    data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, camera, trust)
+    data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, camera, states, trust)
     goals = read_sentences(sentences) if sentences else ()
     shows = sys.stderr.isatty()
     show = _progress if shows else lambda source, frames: None

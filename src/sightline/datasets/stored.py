@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sightline.datasets.episode import Episode
+from sightline.envs.tasks import SuccessRule
 from sightline.errors import SightlineWarning
 
 
@@ -40,6 +41,12 @@ class StoredEpisode(Episode):
         """An episode with what is to be kept beside it, the attributes above."""
         own = {one.name: getattr(episode, one.name) for one in fields(Episode)}
         return cls(**own, **beside)
+
+
+def is_successful(success: np.ndarray, rule: SuccessRule) -> bool:
+    """Whether bool[T] of an episode's states make it a success, by the rule of its task."""
+    by_rule = {"every": success.all(), "any": success.any(), "end": success[-1]}
+    return bool(by_rule[rule])
 
 
 def row_numbers(array: np.ndarray | None, what: str) -> np.ndarray | None:

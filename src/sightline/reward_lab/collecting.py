@@ -17,7 +17,7 @@ from sightline.control.run_evaluation import chosen_setup
 from sightline.datasets.episode import Episode
 from sightline.datasets.lerobot_writing import LeRobotWriter
 from sightline.datasets.pictures import PictureWriter
-from sightline.datasets.stored import EpisodeWriter, StoredEpisode
+from sightline.datasets.stored import EpisodeWriter, StoredEpisode, is_successful
 from sightline.envs.tasks import SuccessRule, find_task
 from sightline.errors import BadInput, RunFailed
 from sightline.evaluation.agreement import share
@@ -201,10 +201,7 @@ def judged(episode: Episode, models: Mapping[str, RewardModel], rule: SuccessRul
             raise type(error)(f"reward '{name}': {error}") from error
         if math.isfinite(reset):
             reset_rewards[name] = reset
-    succeeded = None
-    if episode.success is not None:
-        by_rule = {"every": episode.success.all(), "any": episode.success.any(), "end": episode.success[-1]}
-        succeeded = bool(by_rule[rule])
+    succeeded = None if episode.success is None else is_successful(episode.success, rule)
     return StoredEpisode.of(episode, succeeded=succeeded, rewards=rewards, reset_rewards=reset_rewards)
 
 

@@ -34,9 +34,11 @@ from sightline.reward_lab.sources import (
     Source,
     beside_the_goal,
     random_play,
+    ranked,
     scripted_play,
     shown_goals,
     state_sweep,
+    states_of_file,
     trained_play,
 )
 from sightline.reward_lab.stored_episodes import stored_sources
@@ -61,6 +63,8 @@ SHOWN_GOALS = 64
 """States that show the goal."""
 EPISODES = 10
 """Episodes of each kind of play."""
+HALF = 0.5
+"""Share of random actions in play that is to be half done."""
 FEATURES = "features"
 FRAMES = "frames"
 RESULT = "lab.json"
@@ -77,13 +81,14 @@ class LabData:
         episodes: of each kind of play; None: ten, or none where there are files.
         play: kinds of play, of `PLAY`.
         seed: of all chance.
-        runs: run folders, whose policies play too.
+        runs: run folders, whose policies play too, and once more with half of their actions drawn at random.
         pictures: folder of pictures with a CSV file.
         goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
         video: a file, whose ground truth is progress.
         labels: a label store, or a run that has one, whose pairs were judged by somebody.
         dataset: a data set of episodes, such as `sightline collect` writes.
         camera: which of several cameras of the data set.
+        states: a file of states that the environment is put into.
         trust: whether code that the runs' recipes name may be imported.
     """
 
@@ -98,6 +103,7 @@ class LabData:
     labels: Path | None = None
     dataset: Path | None = None
     camera: str | None = None
+    states: Path | None = None
     trust: bool = False
 
     def sources(self, reward: ReadyReward, pairs: StoredPairs | None, warn: Callable[[str], None]) -> list[Source]:
@@ -107,6 +113,7 @@ class LabData:
             reward: one of those that are judged, which says the environment.
             pairs: those of `labels`.
         """
+        task = find_task(reward.contender.recipe.env)
         sources: list[Source] = []
         if self.pictures is not None:
             sources.append(labelled_pictures(self.pictures, warn))
@@ -126,13 +133,18 @@ class LabData:
         if episodes is None:
             episodes = 0 if has_files else EPISODES
         if episodes:
-            played = play_sources(reward, self.play, episodes, self.seed)
+            played = [ranked(source, task) for source in play_sources(reward, self.play, episodes, self.seed)]
             # Beside pictures of the goal, what play shows is none unless the environment says so.
             takes_place_of_others = self.goal_pictures is not None and self.other_pictures is None
             sources += [beside_the_goal(source) for source in played] if takes_place_of_others else played
-        env = reward.contender.recipe.env
-        for run in self.runs:
-            sources.append(trained_play(open_run(run), env, episodes or EPISODES, self.seed, self.trust))
+        if self.states is not None:
+            sources.append(states_of_file(task, self.states, self.seed, warn))
+        for folder in self.runs:
+            run = open_run(folder)
+            count = episodes or EPISODES
+            sources.append(ranked(trained_play(run, task.env, count, self.seed, self.trust), task))
+            half_random = trained_play(run, task.env, count, self.seed, self.trust, HALF)
+            sources.append(ranked(half_random, task, "suboptimal"))
         return sources
 
 

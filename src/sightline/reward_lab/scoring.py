@@ -393,6 +393,8 @@ class _Facts:
         truth = episode.env_reward
         if truth is None and source.plays:
             self.unpaid += 1
+        elif truth is not None and source.plays and source.still:
+            self.unpaid += int(np.count_nonzero(~np.isfinite(truth)))
         self._truth.append(np.full(steps, np.nan) if truth is None else truth.astype(np.float64))
         self._stated.append(np.full(steps, episode.success is not None))
         self._success.append(np.zeros(steps, bool) if episode.success is None else episode.success.astype(bool))

@@ -6,10 +6,13 @@ are given the same states.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 
 from sightline.config.loading import for_control
@@ -17,16 +20,19 @@ from sightline.control.learners import greedy
 from sightline.control.resolving import env_maker
 from sightline.control.state import chosen_policy
 from sightline.datasets.episode import Episode
+from sightline.datasets.stored import StoredEpisode, is_successful
 from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.envs.making import EnvMaker
 from sightline.envs.stepping import CheckedEnv, Shrink, close_env
 from sightline.envs.tasks import Task, find_task
-from sightline.errors import BadInput
-from sightline.evaluation.landscape import grid_points, put_into
-from sightline.evaluation.recording import record_episodes
+from sightline.errors import BadInput, reason_of
+from sightline.evaluation.landscape import grid_points, put_into, put_state
+from sightline.evaluation.recording import Policy, random_policy, record_episodes
 from sightline.evaluation.seeds import make_panel
 from sightline.runs.folder import RunFolder
 
+Quality = Literal["failure", "suboptimal"]
+"""Robometer's words for an episode that is no success."""
 STILLS = 256
 """Pictures that do not follow each other and are handed on together."""
 
@@ -122,22 +128,71 @@ def state_sweep(task: Task, seed: int) -> Source | None:
     if task.state_at is None:
         return None
 
+    def put(env: gymnasium.Env[Any, Any], point: np.ndarray) -> None:
+        put_into(env, task, point)
+
     def sweep(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
-        env = CheckedEnv(make(), True, task.name, shrink=shrink, needs_reward=False)
-        env.env.action_space.seed(seed)
-        try:
-            points = grid_points(task)
-            for start in range(0, len(points), STILLS):
-                steps = []
-                for point in points[start : start + STILLS]:
-                    env.reset(0)  # what an episode has come to is forgotten
-                    put_into(env.env, task, point)
-                    steps.append(env.step(env.env.action_space.sample(), True))
-                yield _stills("states", steps)
-        finally:
-            env.close()
+        return _swept(task, make, shrink, grid_points(task), put, "states", seed)
 
     return Source("states", sweep, still=True)
+
+
+def _swept(
+    task: Task,
+    make: EnvMaker,
+    shrink: Shrink,
+    points: np.ndarray,
+    put: Callable[[gymnasium.Env[Any, Any], np.ndarray], None],
+    source: str,
+    seed: int,
+) -> Iterator[Episode]:
+    """States float64[K, D] that an environment is put into, each after one random step."""
+    env = CheckedEnv(make(), True, task.name, shrink=shrink, needs_reward=False)
+    env.env.action_space.seed(seed)
+    try:
+        for start in range(0, len(points), STILLS):
+            steps = []
+            for point in points[start : start + STILLS]:
+                env.reset(0)  # what an episode has come to is forgotten
+                put(env.env, point)
+                # Some simulators write every observation into one array.
+                step = env.step(env.env.action_space.sample(), True)
+                steps.append(replace(step, state=copy.deepcopy(step.state)))
+            yield _stills(source, steps)
+    finally:
+        env.close()
+
+
+def states_of_file(task: Task, file: Path, seed: int, warn: Callable[[str], None]) -> Source:
+    """States float[K, D] in a file, each after one random step: for environments without a grid of their own.
+
+    Raises:
+        BadInput: the file holds no such array.
+    """
+    points = _states_in(file, warn)
+
+    def sweep(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        return _swept(task, make, shrink, points, put_state, file.name, seed)
+
+    return Source(file.name, sweep, still=True)
+
+
+def _states_in(file: Path, warn: Callable[[str], None]) -> np.ndarray:
+    """float64[K, D] of a file, without rows that are not finite."""
+    try:
+        states = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"--states: '{file}' cannot be read as an array (numpy.save): {reason_of(error)}") from error
+    if not (isinstance(states, np.ndarray) and states.ndim == 2 and states.dtype.kind in "iuf" and states.size):
+        shape = list(states.shape) if isinstance(states, np.ndarray) else "several arrays"
+        raise BadInput(f"--states: '{file}' must hold an array of numbers with a state in each row, and holds {shape}")
+    is_finite = np.isfinite(states).all(axis=1)
+    unusable = int(np.count_nonzero(~is_finite))
+    if unusable == len(states):
+        raise BadInput(f"--states: no state in '{file}' is finite")
+    if unusable:
+        warn(f"states of '{file}' that are left out, since they are not finite: {unusable}")
+    return states[is_finite].astype(np.float64)
 
 
 def shown_goals(task: Task, count: int, seed: int) -> Source | None:
@@ -186,13 +241,34 @@ def _stills(source: str, steps: Sequence[Any]) -> Episode:
         source,
         frames=np.stack([step.frame for step in steps]),
         states=np.stack([step.state for step in steps]) if isinstance(steps[0].state, np.ndarray) else None,
-        env_reward=np.array([step.reward or 0.0 for step in steps], np.float32),
+        env_reward=np.array([np.nan if step.reward is None else step.reward for step in steps], np.float32),
         success=success,
     )
 
 
-def trained_play(run: RunFolder, env: str, episodes: int, seed: int, trust: bool) -> Source:
+def ranked(source: Source, task: Task, failure: Quality = "failure") -> Source:
+    """The same episodes with their quality, by the task's rule for success, where the environment states it.
+
+    Args:
+        failure: quality of those that are no success.
+    """
+
+    def read(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
+        for episode in source.episodes(make, shrink):
+            if episode.success is None:
+                yield episode
+                continue
+            is_success = is_successful(episode.success, task.success)
+            yield StoredEpisode.of(episode, quality="successful" if is_success else failure)
+
+    return replace(source, episodes=read)
+
+
+def trained_play(run: RunFolder, env: str, episodes: int, seed: int, trust: bool, random_share: float = 0.0) -> Source:
     """Episodes of the policy that a run has chosen.
+
+    Args:
+        random_share: chance of each action to be drawn at random instead, from 0 to 1.
 
     Raises:
         BadInput: it is a run of another environment, has chosen nothing yet, or names code of its own.
@@ -201,6 +277,7 @@ def trained_play(run: RunFolder, env: str, episodes: int, seed: int, trust: bool
     if recipe.env != env:
         raise BadInput(f"--run '{run.path}' is of the environment '{recipe.env}', and the rewards are of '{env}'")
     policy = greedy(chosen_policy(run, trust))
+    name = f"{run.path.name}, {random_share:.0%} random" if random_share else run.path.name
     own = env_maker(recipe, None)
     task = find_task(env)
 
@@ -209,7 +286,17 @@ def trained_play(run: RunFolder, env: str, episodes: int, seed: int, trust: bool
         as_learned = replace(
             make, rescale=own.rescale, observation_keys=own.observation_keys, enumerates=own.enumerates
         )
+        acting = _sometimes_random(policy, as_learned, random_share, seed) if random_share else policy
         seeds = play_seeds(task, episodes, seed)
-        return record_episodes(as_learned, policy, seeds, run.path.name, shrink=shrink, name=task.name)
+        return record_episodes(as_learned, acting, seeds, name, shrink=shrink, name=task.name)
 
-    return Source(run.path.name, play)
+    return Source(name, play)
+
+
+def _sometimes_random(policy: Policy, make: EnvMaker, share: float, seed: int) -> Policy:
+    """A policy of which a share of the actions is drawn at random."""
+    env = make()
+    anything = random_policy(env.action_space, seed)
+    close_env(env)
+    rng = np.random.default_rng(seed)
+    return lambda states: anything(states) if rng.random() < share else policy(states)
