@@ -306,7 +306,7 @@ def test_damaged_answers_are_named(tmp_path: Path) -> None:
         KeptAnswers(tmp_path / FILE).find(b"x")
     (tmp_path / FILE).unlink()
     answers = KeptAnswers(tmp_path / FILE)
-    answers.keep(b"x", np.ones(2, np.float32))
+    answers.keep({b"x": np.ones(2, np.float32)}, {})
     with sqlite3.connect(tmp_path / FILE) as database:
         database.execute("UPDATE answers SET numbers = x'00'")
     with pytest.raises(BadInput, match="is damaged"):
@@ -316,7 +316,7 @@ def test_damaged_answers_are_named(tmp_path: Path) -> None:
 def test_missing_answers_are_kept_as_missing(tmp_path: Path) -> None:
     answers = KeptAnswers(tmp_path / FILE)
     numbers = np.array([0.1, np.nan, -3e38], np.float32)
-    answers.keep(b"x", numbers)
+    answers.keep({b"x": numbers}, {})
     kept = KeptAnswers(tmp_path / FILE).find(b"x")
     assert kept is not None and kept.tobytes() == numbers.tobytes()
     assert not wire.parts_of(*form([]))

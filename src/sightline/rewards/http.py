@@ -27,7 +27,7 @@ from sightline.errors import BadInput
 from sightline.rewards.arrays import to_numpy
 from sightline.rewards.base import Clip, Need, RewardModel, Unavailable
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
-from sightline.rewards.servers.protocols import Output, Query, RobometerProtocol, SightlineProtocol
+from sightline.rewards.servers.protocols import Output, Query, Request, RobometerProtocol, SightlineProtocol
 from sightline.rewards.servers.wire import Malformed
 from sightline.runs.trust import is_this_machine
 
@@ -208,36 +208,32 @@ class HTTPReward(RewardModel):
         """The server's answers, float32[wanted] for each query; what was answered before is not asked for again."""
         groups = self._groups(queries)
         by_group: list[list[np.ndarray]] = [[] for _ in groups]
-        unanswered: list[int] = []
-        keys = [self._key_of(group) for group in groups]
-        for number, (key, group) in enumerate(zip(keys, groups, strict=True)):
-            numbers = self._answers.find(key)
+        keys = [b""] * len(groups)
+
+        def request(number: int) -> Request | None:
+            # The key is made when the turn of its group has come, while the server computes the groups before.
+            keys[number] = self._key_of(groups[number])
+            numbers = self._answers.find(keys[number])
             if numbers is None:
-                unanswered.append(number)
-            else:
-                by_group[number] = _cut(numbers, group)
+                return self._protocol.request(groups[number], self._instruction)
+            by_group[number] = _cut(numbers, groups[number])
+            return None
 
-        def read(place: int, document: Any) -> list[np.ndarray]:
-            group = groups[unanswered[place]]
-            return self._protocol.values(document, group, self.info, self._output == "success")
+        def read(number: int, document: Any) -> list[np.ndarray]:
+            return self._protocol.values(document, groups[number], self.info, self._output == "success")
 
-        def arrived(place: int, values: list[np.ndarray]) -> None:
-            number = unanswered[place]
+        def arrived(number: int, values: list[np.ndarray]) -> None:
             numbers = np.concatenate(values)
-            # On disk before it is used, so that a kill loses nothing that is paid for.
-            self._answers.keep(keys[number], numbers)
             frames = sum(query.length for query in groups[number])
-            self._answers.add({"frames": float(frames), "unanswered": float(np.isnan(numbers).sum())})
+            costs = {"frames": float(frames), "unanswered": float(np.isnan(numbers).sum())}
+            # On disk before it is used, so that a kill loses nothing that is paid for.
+            self._answers.keep({keys[number]: numbers}, costs)
             by_group[number] = values
 
-        if unanswered:
+        if groups:
             self._answers.keep_model(self.info.model)
-            self._client.post_all([self._maker(groups[number]) for number in unanswered], read, arrived)
+        self._client.post_all(len(groups), request, read, arrived)
         return [values for of_group in by_group for values in of_group]
-
-    def _maker(self, group: Sequence[Query]) -> Any:
-        """What makes the request for some queries when its turn has come."""
-        return lambda: self._protocol.request(group, self._instruction)
 
     def _groups(self, queries: Sequence[Query]) -> list[list[Query]]:
         """Queries by request."""

@@ -143,7 +143,7 @@ class Judge:
         for key, value in values.items():
             numbers[key] = np.array([np.nan if value is None else value], np.float32)
         missing = sum(value is None for value in values.values())
-        self._answers.keep_all(numbers, {"asked": float(len(values)), "unanswered": float(missing)})
+        self._answers.keep(numbers, {"asked": float(len(values)), "unanswered": float(missing)})
 
     def _refuse_too_many(self) -> None:
         costs = self._answers.costs()

@@ -50,15 +50,8 @@ class KeptAnswers:
             raise Damaged(f"'{self._file}' is damaged; remove it, and what it knew is asked again")
         return np.frombuffer(row[0], "<f4").astype(np.float32)
 
-    def keep(self, key: bytes, numbers: np.ndarray) -> None:
-        """Keep an answer, float32[M], before it is used."""
-        content = numbers.astype("<f4").tobytes()
-        with self._opened(makes=True) as database:
-            if database is not None:
-                database.execute("INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, content))
-
-    def keep_all(self, answers: Mapping[bytes, np.ndarray], costs: Mapping[str, float]) -> None:
-        """Keep several answers and add to what has been spent, all of it or nothing."""
+    def keep(self, answers: Mapping[bytes, np.ndarray], costs: Mapping[str, float]) -> None:
+        """Keep answers, float32[M] each, before they are used, and add to what has been spent: all of it or nothing."""
         rows = [(key, numbers.astype("<f4").tobytes()) for key, numbers in answers.items()]
         with self._opened(makes=True) as database:
             if database is not None:

@@ -88,7 +88,8 @@ def _rewards(
     ]
     answers: list[list[np.ndarray]] = []
     client.post_all(
-        [lambda: protocol.request(queries, WORDS if "instruction" in info.needs else None)],
+        1,
+        lambda number: protocol.request(queries, WORDS if "instruction" in info.needs else None),
         lambda number, document: protocol.values(document, queries, info, False),
         lambda number, values: answers.append(values),
     )
@@ -102,7 +103,10 @@ def _accepts_nothing(client: RewardClient) -> bool:
     body, content_type = form([FormPart("request", json.dumps(request).encode(), kind=JSON)])
     try:
         client.post_all(
-            [lambda: Request("/score", body, content_type)], lambda number, document: True, lambda number, done: None
+            1,
+            lambda number: Request("/score", body, content_type),
+            lambda number, document: True,
+            lambda number, done: None,
         )
     except Unavailable:
         return False

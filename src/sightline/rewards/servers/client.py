@@ -11,7 +11,7 @@ import functools
 import json
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -87,14 +87,17 @@ class RewardClient(HostedService):
 
     def post_all(
         self,
-        requests: Sequence[Callable[[], Request]],
+        count: int,
+        request: Callable[[int], Request | None],
         read: Callable[[int, Any], Result],
         arrived: Callable[[int, Result], None],
     ) -> None:
         """Post requests, `AT_ONCE` of them at a time.
 
         Args:
-            requests: make each request when its turn comes, so that not all are in memory.
+            count: how many.
+            request: makes the request of a number when its turn comes, so that not all are in memory; None if its
+                answer is known.
             read: makes a result of the number of a request and the document that answers it; may raise `Malformed` or
                 `OtherModel`.
             arrived: is given each result as soon as it is there, in another thread.
@@ -102,18 +105,19 @@ class RewardClient(HostedService):
         Raises:
             Unavailable: a request has no answer. What has arrived, counts.
         """
-        error = self._done(self._post_all(requests, read, arrived))
+        error = self._done(self._post_all(count, request, read, arrived))
         if error is not None:
             raise Unavailable(f"the reward server at {self.where} gives no rewards: {error}")
 
     async def _post_all(
         self,
-        requests: Sequence[Callable[[], Request]],
+        count: int,
+        request: Callable[[int], Request | None],
         read: Callable[[int, Any], Result],
         arrived: Callable[[int, Result], None],
     ) -> NoReply | None:
         calls = RateLimitedClient(self._limits)
-        remaining = iter(range(len(requests)))
+        remaining = iter(range(count))
         failures: list[NoReply] = []
 
         async def worker() -> None:
@@ -121,14 +125,16 @@ class RewardClient(HostedService):
                 # Nothing is begun once a request has failed for good; what is under way is paid for, and waited for.
                 if failures:
                     return
-                request = requests[number]()
-                attempt = await self._last_attempt(calls, "POST", request, functools.partial(read, number))
+                posted = request(number)
+                if posted is None:
+                    continue
+                attempt = await self._last_attempt(calls, "POST", posted, functools.partial(read, number))
                 if attempt.error is not None:
                     failures.append(attempt.error)
                 elif attempt.reply is not None:
                     arrived(number, attempt.reply)
 
-        workers = [worker() for _ in range(min(AT_ONCE, len(requests)))]
+        workers = [worker() for _ in range(min(AT_ONCE, count))]
         for outcome in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

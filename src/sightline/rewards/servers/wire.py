@@ -8,6 +8,7 @@ the bytes that came.
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 import secrets
@@ -74,27 +75,40 @@ def parts_of(body: bytes, content_type: str) -> dict[str, FormPart]:
     boundary = header.get_boundary()
     if header.get_content_type() != "multipart/form-data" or not boundary:
         raise Malformed("the body must be multipart/form-data")
-    # Every delimiter begins a line; the first one may begin the body.
-    pieces = (b"\r\n" + body).split(b"\r\n--" + boundary.encode())
-    if len(pieces) < 2 or not pieces[-1].startswith(b"--"):
+    delimiter = b"\r\n--" + boundary.encode()
+    places = _places(body, delimiter)
+    if not places or not body.startswith(b"--", places[-1] + len(delimiter)):
         raise Malformed("the form ends in the middle")
-    if len(pieces) > MOST_PARTS:
+    if len(places) > MOST_PARTS:
         raise Malformed(f"the form has more than {MOST_PARTS} parts")
     parts: dict[str, FormPart] = {}
-    for piece in pieces[1:-1]:
-        part = _part(piece)
+    for place, next_place in itertools.pairwise(places):
+        part = _part(body, place + len(delimiter), next_place)
         if part.name in parts:
             raise Malformed(f"the form has two parts '{part.name[:80]}'")
         parts[part.name] = part
     return parts
 
 
-def _part(piece: bytes) -> FormPart:
+def _places(body: bytes, delimiter: bytes) -> list[int]:
+    """Where each delimiter begins. A body is long, so it is searched in place and not split."""
+    places = []
+    # Every delimiter begins a line; the first one may begin the body.
+    if body.startswith(delimiter[2:]):
+        places.append(-2)
+    place = body.find(delimiter)
+    while place >= 0:
+        places.append(place)
+        place = body.find(delimiter, place + len(delimiter))
+    return places
+
+
+def _part(body: bytes, begins: int, ends: int) -> FormPart:
     """A part from what stands between two delimiters: the rest of a line, headers, an empty line, the content."""
-    head, is_whole, content = piece.partition(b"\r\n\r\n")
-    if not is_whole or len(head) > LONGEST_HEADER:
+    head_ends = body.find(b"\r\n\r\n", begins, min(ends, begins + LONGEST_HEADER))
+    if head_ends < 0:
         raise Malformed("a part of the form has no header that can be read")
-    text = head.decode("utf-8", "replace")
+    text = body[begins:head_ends].decode("utf-8", "replace")
     name = re.search(r'[;\s]name="([^"\r\n]*)"', text)
     if name is None:
         raise Malformed("a part of the form has no name")
@@ -102,7 +116,7 @@ def _part(piece: bytes) -> FormPart:
     kind = re.search(r"^content-type:\s*([^\r\n;]+)", text, re.IGNORECASE | re.MULTILINE)
     return FormPart(
         name[1],
-        content,
+        body[head_ends + 4 : ends],
         "" if file_name is None else file_name[1],
         "" if kind is None else kind[1].strip(),
     )
