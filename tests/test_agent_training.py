@@ -29,6 +29,7 @@ from sightline.models.vlm.model import VLM, load_vlm
 from sightline.runs.metrics import read_metrics
 from sightline.runs.state import read_state
 from sightline.runs.stopping import StopRequests
+from tiny_families import build_family
 
 Sightline = Callable[..., Finished]
 
@@ -47,9 +48,13 @@ KINDS: dict[str, tuple[str, ...]] = {
         *("rollouts.temperature=1.5", "steps=30", "rollouts.dynamic_sampling=1", "rollouts.top_k=20", "seed=2"),
     ),
     "lora": ("numberline", *SMALL, "rollouts.tasks=3", "policy.lora.rank=2", "seed=3"),
+    "words": (
+        *("numberline", *SMALL, "policy.model=./llama", "text_only=true", "rollouts.window=2", "policy.lora.rank=2"),
+        *("replies.facts=false", "replies.max_tokens=24", "steps=16"),
+    ),
 }
 """A value head and an anchor; groups (of which those that teach nothing are played anew), an anchor that is
-warm-started, and merged passages; adapters."""
+warm-started, and merged passages; adapters; a language model."""
 AGAIN = "go on with the same command and --resume"
 KILL = int(signal.SIGKILL)
 DEATHS: dict[str, list[tuple[str, int, int]]] = {
@@ -62,6 +67,7 @@ DEATHS: dict[str, list[tuple[str, int, int]]] = {
         ("saved", 2, KILL),
     ],
     "lora": [("saving", 3, KILL), ("step", 2, KILL), ("saved", 2, KILL)],
+    "words": [("saved", 2, KILL), ("reply", 2, KILL)],
 }
 """Where a run is killed, one attempt after the other; then it is let go on to its end."""
 STOPS: list[tuple[signal.Signals, int, str, int]] = [
@@ -98,6 +104,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """For each kind a run that was left alone and one that was killed again and again; `log-<kind>-<attempt>` tells.
     And one that was stopped by a signal after the other, and resumed."""
     folder = tmp_path_factory.mktemp("runs")
+    build_family("llama", folder / "llama")
     jobs, expected = [], []
     for kind, arguments in KINDS.items():
         jobs.append(job(arguments, folder / f"{kind}-whole", folder / f"log-{kind}-whole", resume=False))

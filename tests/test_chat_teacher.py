@@ -791,7 +791,7 @@ def test_votes_of_a_model_in_this_process_differ(vlm: Path) -> None:
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(BadInput, match="cannot be loaded as an image-text-to-text model"):
+    with pytest.raises(BadInput, match="cannot be loaded as an image-text-to-text model or a language model"):
         ChatTeacher(provider="local", model=str(tmp_path)).check()
 
 

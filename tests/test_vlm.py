@@ -626,7 +626,7 @@ def test_pictures_of_different_sizes_are_filled_up() -> None:
 def test_templates_that_fail_say_so(fresh: Callable[..., VLM]) -> None:
     vlm = fresh("llava")
     vlm._processor.chat_template = "{{ raise_exception('no turns') }}"
-    with pytest.raises(BadInput, match="cannot write 1 turns with pictures: no turns"):
+    with pytest.raises(BadInput, match="cannot write 1 turns of words and pictures: no turns"):
         vlm.encode([ChatTurn("a", ())])
     vlm._processor.chat_template = "{{ messages[-1]['content'][-1]['text'] }}"
     with pytest.raises(BadInput, match="leaves earlier replies out"):
@@ -1150,18 +1150,12 @@ def test_models_that_cannot_be_loaded(folder: Callable[[str], Path], tmp_path: P
     refused(tmp_path / "nowhere", "there is no folder")
     for typo in ("./typo", "../typo", "~/typo", "runs/sft/checkpoints/typo"):
         refused(typo, "^there is no folder '.*typo'")
-    refused("nobody/nothing", "cannot be loaded as an image-text-to-text model")
+    refused("nobody/nothing", "cannot be loaded as an image-text-to-text model or a language model")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "cannot be loaded")
     shutil.copytree(folder("llava"), tmp_path / "silent")
     (tmp_path / "silent/chat_template.jinja").unlink()
     refused(tmp_path / "silent", "no chat template")
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    text_only = LlamaForCausalLM(LlamaConfig(hidden_size=32, intermediate_size=8, num_hidden_layers=1, vocab_size=9))
-    text_only.save_pretrained(tmp_path / "text")
-    byte_level().save_pretrained(tmp_path / "text")
-    refused(tmp_path / "text", "not an image-text-to-text model")
     (tmp_path / "silent/config.json").write_text('{"model_type": "llava", "text_config": {"hidden_size": 7}}')
     refused(tmp_path / "silent", "cannot be loaded")
     (tmp_path / "silent/config.json").write_text('{"model_type": "mllama"}')

@@ -1,4 +1,5 @@
-"""Tiny random models of six families, saved as Hugging Face saves any: what is not family-specific must do for all.
+"""Tiny random models of six families that see, and of two that only read, saved as Hugging Face saves any: what is not
+family-specific must do for all.
 
 Weights are drawn so that the models see and prefer (with the usual deviation of 0.02 they would be blind and bored).
 """
@@ -20,6 +21,15 @@ CHATML = (
     "{% if part['type'] == 'image' %}IMAGE{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+WORDS_ONLY = ("llama", "qwen3")
+"""Families of language models."""
+WORDS_TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou play.<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}THINK{% endif %}"
+)
+"""As those of SmolLM2 and Qwen3: contents are texts; a system message stands there in any case; Qwen3 thinks unless it
+is told not to."""
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 IDS = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0}
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -39,9 +49,11 @@ def build_family(name: str, folder: Path, seed: int = 0) -> None:
         "qwen3_vl": _qwen3_vl,
         "smolvlm": _smolvlm,
         "gemma3": _gemma3,
+        "llama": _llama,
+        "qwen3": _qwen3,
     }[name]()
     _awake(model)
-    tokenizer = processor.tokenizer
+    tokenizer = processor if name in WORDS_ONLY else processor.tokenizer
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     # habits that must not have any effect
@@ -380,3 +392,21 @@ def _gemma3() -> tuple[Any, Any]:
         image_token_index=tokenizer.image_token_id,
     )
     return processor, Gemma3ForConditionalGeneration(config)
+
+
+def _llama() -> tuple[Any, Any]:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_level(chat_template=WORDS_TEMPLATE.replace("THINK", ""))
+    config = LlamaConfig(**TEXT, **IDS, num_key_value_heads=2, vocab_size=len(tokenizer), tie_word_embeddings=True)
+    return tokenizer, LlamaForCausalLM(config)
+
+
+def _qwen3() -> tuple[Any, Any]:
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    unthinking = "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    tokenizer = byte_level("<think>", "</think>", chat_template=WORDS_TEMPLATE.replace("THINK", unthinking))
+    # Rows beyond the tokenizer's, as those of Qwen are padded.
+    config = Qwen3Config(**TEXT, **IDS, num_key_value_heads=2, head_dim=8, vocab_size=len(tokenizer) + 5)
+    return tokenizer, Qwen3ForCausalLM(config)

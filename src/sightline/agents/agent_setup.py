@@ -29,9 +29,10 @@ from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
 from sightline.models.device import choose_device
-from sightline.models.vlm.loading import weights_known
+from sightline.models.vlm.loading import reads_pictures, weights_known
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, ChatTurn, Truncation
+from sightline.models.vlm.words_only import READS_NO_PICTURES
 from sightline.rewards.base import OnlineRewardModel, RewardModel, frame_shrinker
 from sightline.rewards.config import (
     RewardContext,
@@ -224,7 +225,7 @@ def _check_texts(recipe: AgentRecipe, vlm: VLM) -> None:
         listed_actions = action_names or tuple(info.get("legal_actions", ()))
         text = prompt_text(observation.text, recipe.replies, queried_facts, listed_actions)
         pictures = tuple(Picture(np.array(image)) for image in observation.images)
-        vlm.encode([ChatTurn(text, pictures)])
+        vlm.check_lengths([vlm.encode([ChatTurn(text, pictures)])])
     finally:
         close_env(game)
 
@@ -247,11 +248,15 @@ def load_model(recipe: AgentRecipe) -> VLM:
     """Load the model that the recipe's block `policy` describes, with what its algorithm needs.
 
     Raises:
-        BadInput: there is no such model, or it cannot be trained as configured.
+        BadInput: there is no such model, it reads no pictures and the game shows some, or it cannot be trained as
+            configured.
     """
     from sightline.models.vlm.model import load_vlm
 
     policy = recipe.policy
+    # Before gigabytes of weights are fetched.
+    if not reads_pictures(policy.model) and _first_pictures(recipe):
+        raise BadInput(f"'{policy.model}' {READS_NO_PICTURES}")
     return load_vlm(
         policy.model,
         lora=policy.lora,
@@ -338,6 +343,16 @@ def build_reward(recipe: AgentRecipe, asks: bool = True) -> RewardSetup | None:
         return None
     context = RewardContext(recipe.goal, recipe.baseline, recipe.seed, asks, lambda *size: _first_frame(recipe))
     return build_model_of(reward_config(recipe.reward), context)
+
+
+def _first_pictures(recipe: AgentRecipe) -> tuple[np.ndarray, ...]:
+    """The pictures that are shown of the environment's first state; none where it is told in words."""
+    game = game_maker(recipe)()
+    try:
+        observation, _ = begin_once(game, recipe.env)
+        return tuple(observation.images)
+    finally:
+        close_env(game)
 
 
 def _first_frame(recipe: AgentRecipe) -> np.ndarray:

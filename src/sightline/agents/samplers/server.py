@@ -258,7 +258,7 @@ class ServerSampler:
         temperature = 2.0
         samples = self._probe_server(temperature)
         sequences = []
-        for probe, sample in zip(probes(), samples, strict=True):
+        for probe, sample in zip(probes(self._vlm.reads_pictures), samples, strict=True):
             sequences.append(TokenSequence.of_reply(self._vlm.encode(probe), sample.ids))
         with torch.no_grad():
             expected = self._vlm.score(sequences, temperature).logprobs.float().cpu().numpy()
@@ -274,13 +274,13 @@ class ServerSampler:
 
     def _probe_policy(self) -> list[Sample]:
         """The policy's greedy answers to the probes."""
-        prompts = [self._vlm.encode(conversation) for conversation in probes()]
+        prompts = [self._vlm.encode(conversation) for conversation in probes(self._vlm.reads_pictures)]
         return self._vlm.generate(prompts, None, 1.0, min(PROBED, self._max_tokens))
 
     def _probe_server(self, temperature: float) -> list[Sample]:
         """The server's answers to the probes; at temperature 0 they are greedy."""
         max_tokens = min(PROBED, self._max_tokens)
-        conversations = probes()
+        conversations = probes(self._vlm.reads_pictures)
         requests = [self._request(probe, 0, temperature, max_tokens) for probe in conversations]
         answers = dict(stream_async(self._connected, self._answer, requests, PROBES))
         samples = []

@@ -38,8 +38,15 @@ CLEARLY = 3.0
 """Times that answers have to be nearer to some weights than to others."""
 
 
-def probes() -> list[Conversation]:
-    """Prompts with pictures of noise: no model is sure of its answer, so the answer changes with any weight."""
+def probes(with_pictures: bool = True) -> list[Conversation]:
+    """Prompts with pictures of noise: no model is sure of its answer, so the answer changes with any weight.
+
+    Args:
+        with_pictures: False for a language model, which is shown noise in digits.
+    """
+    if not with_pictures:
+        digits = np.random.default_rng(0).integers(0, 10, (PROBES, 60))
+        return [[ChatTurn(f"What is this? {''.join(map(str, line))}", ())] for line in digits]
     noise = np.random.default_rng(0).integers(0, 256, (PROBES, 96, 96, 3), np.uint8)
     conversations: list[Conversation] = []
     for number, pixels in enumerate(noise):

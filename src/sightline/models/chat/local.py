@@ -1,4 +1,4 @@
-"""A vision-language model in this process, loaded, prompted and sampled as agents are (`models/vlm`)."""
+"""A model in this process, of vision and language or of language alone: loaded, prompted and sampled as agents are."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import numpy as np
 
 from sightline.config.agents import WeightType
 from sightline.errors import BadInput, RunFailed, nearest
+from sightline.images import Picture
 from sightline.models.chat.messages import Ask, ChatReply, ChatRequest, Rejected, Token
 from sightline.models.device import choose_device, fast_dtype
+from sightline.models.vlm.loading import reads_pictures
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence
+from sightline.models.vlm.words_only import READS_NO_PICTURES
 from sightline.replies import with_common_marks
 
 if TYPE_CHECKING:
@@ -27,7 +30,8 @@ OPTIONS = ("device", "dtype", "batch_size", *GENERATION)
 
 
 class LocalModel:
-    """A model of the image-text-to-text kind. It is loaded with the first connection, and kept.
+    """A model of the image-text-to-text kind, loaded with the first connection, and kept; or a language model, loaded
+    with the first request, since one that shows pictures is turned down before that.
 
     Requests that come while it is busy are answered together, in one batch.
 
@@ -66,12 +70,16 @@ class LocalModel:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Ask]:
-        vlm = await asyncio.to_thread(self._load)
+        reads = await asyncio.to_thread(reads_pictures, self._name)
+        if reads:
+            await asyncio.to_thread(self._load)
         waiting: list[tuple[ChatRequest, asyncio.Future[ChatReply]]] = []
         any_waiting = asyncio.Event()
         stop = threading.Event()
 
         async def ask(request: ChatRequest) -> ChatReply:
+            if not reads and _shows_pictures(request):
+                raise Rejected(f"'{self._name}' {READS_NO_PICTURES}")
             future: asyncio.Future[ChatReply] = asyncio.get_running_loop().create_future()
             waiting.append((request, future))
             any_waiting.set()
@@ -84,7 +92,7 @@ class LocalModel:
                 batch = self._next_batch(waiting)
                 requests = [request for request, _ in batch]
                 try:
-                    replies = await asyncio.to_thread(self._generate, vlm, requests, stop)
+                    replies = await asyncio.to_thread(self._generate, requests, stop)
                     for (_, future), reply in zip(batch, replies, strict=True):
                         if not future.done():
                             future.set_result(reply)
@@ -106,11 +114,11 @@ class LocalModel:
     def replies(self, requests: Sequence[ChatRequest]) -> list[ChatReply]:
         """Replies to requests that are alike but for their words and pictures, in batches that depend on nothing else:
         the same requests get the same replies, to the last digit."""
-        vlm = self._load()
+        self._check_readable(requests)
         replies: list[ChatReply] = []
         for start in range(0, len(requests), self._batch_size):
             batch = list(requests[start : start + self._batch_size])
-            replies += self._generate(vlm, batch, threading.Event())
+            replies += self._generate(batch, threading.Event())
         return replies
 
     def choice_logprobs(self, requests: Sequence[ChatRequest], choices: Sequence[str]) -> np.ndarray:
@@ -122,6 +130,7 @@ class LocalModel:
         """
         import torch
 
+        self._check_readable(requests)
         vlm = self._load()
         logprobs: list[np.ndarray] = []
         for start in range(0, len(requests), self._batch_size):
@@ -151,6 +160,15 @@ class LocalModel:
                 waiting.append((request, future))
         return batch
 
+    def _check_readable(self, requests: Sequence[ChatRequest]) -> None:
+        """Refuse pictures for a language model, before it is loaded.
+
+        Raises:
+            BadInput: there are some.
+        """
+        if any(map(_shows_pictures, requests)) and not reads_pictures(self._name):
+            raise BadInput(f"'{self._name}' {READS_NO_PICTURES}")
+
     def _load(self) -> VLM:
         if self._vlm is None:
             from sightline.models.vlm.loading import weights_known
@@ -163,9 +181,10 @@ class LocalModel:
             self._vlm = load_vlm(self._name, dtype=dtype, device=device)
         return self._vlm
 
-    def _generate(self, vlm: VLM, requests: list[ChatRequest], stop: threading.Event) -> list[ChatReply]:
+    def _generate(self, requests: list[ChatRequest], stop: threading.Event) -> list[ChatReply]:
         if not requests:  # whoever asked has gone
             return []
+        vlm = self._load()
         first = requests[0]
         prompts = [_prompt(vlm, request) for request in requests]
         # Fresh numbers each time: votes on one question are to differ.
@@ -184,6 +203,10 @@ class LocalModel:
         if stop.is_set():
             raise RunFailed("stopped")
         return [_reply(vlm, len(prompt.ids), sample) for prompt, sample in zip(prompts, samples, strict=True)]
+
+
+def _shows_pictures(request: ChatRequest) -> bool:
+    return any(isinstance(part, Picture) for part in request.parts)
 
 
 def _prompt(vlm: VLM, request: ChatRequest, beginning: Sequence[int] | None = None) -> Prompt:

@@ -1,4 +1,4 @@
-"""Loading of Hugging Face vision-language models and their processors by name."""
+"""Loading of Hugging Face vision-language models, and of language models, with their processors, by name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.errors import BadInput, Damaged
 from sightline.models.hub import means_folder, quiet_hub
+from sightline.models.vlm.words_only import WordsOnly
 from sightline.models.weights import count_weights
 from sightline.requirements import wheel_of
 from sightline.runs.files import parse_json, read_bytes
@@ -25,6 +26,8 @@ BUNDLED = {"bundled": "vlm", "bundled-rooms": "rooms_vlm", "bundled-cards": "car
 """Models of ours -> their folders: small games and CartPole; households and BabyAI; sums and plans with cards."""
 CROSS_ATTENTION = {"mllama": "Llama 3.2 Vision"}
 """Model types that read pictures by cross-attention, and their names: their pictures are not tokens of the prompt."""
+ADAPTERS = "adapter_config.json"
+"""File by which a folder of adapters (PEFT) is known."""
 _MISSING_PACKAGE = re.compile(
     r"requires? the `?(\w+)`? library|[Pp]ackage `?(\w+)`?|No module named '(\w+)|pip install (\w+)"
 )
@@ -53,8 +56,19 @@ def weights_known(name: str, four_bit: bool = False) -> int | None:
     return count_weights(folder)
 
 
+def reads_pictures(name: str) -> bool:
+    """Whether a model reads pictures, by its configuration alone: no weights are read, or fetched.
+
+    Raises:
+        BadInput: there is no such model, or it is of a kind that cannot play.
+    """
+    source = _source_of(name)
+    with _failures_explained(name, source):
+        return not _is_language_model(source)
+
+
 def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any) -> tuple[Any, Any]:
-    """Load a processor and an image-text-to-text model, on the CPU unless `options` say otherwise.
+    """Load a processor and an image-text-to-text model or a language model, on the CPU unless `options` say otherwise.
 
     Args:
         name: `bundled`, `bundled-rooms`, `bundled-cards`, `owner/name` on the hub, or a folder, which may hold only
@@ -62,42 +76,108 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
         dtype: dtype of the weights; `auto` keeps the one they were saved in.
         options: further arguments of the model's `from_pretrained`.
 
+    Returns:
+        Processor, which is a `WordsOnly` for language models, and model.
+
     Raises:
-        BadInput: there is no such model, it is not an image-text-to-text model with a chat template, or a package is
-            missing.
+        BadInput: there is no such model, it has no chat template, it is of another kind, or a package is missing.
     """
     import torch
     import transformers
 
     auto: Any = transformers  # its types change with its version
     auto.utils.logging.disable_progress_bar()
-    folder = folder_of(name)
-    source = name if folder is None else str(folder)
-    if folder is not None and not folder.is_dir():
-        raise BadInput(f"there is no folder '{source}'; use bundled, owner/name of the Hugging Face hub, or a folder")
-    try:
-        # Some versions of the library draw random numbers while they load.
-        with quiet_hub(offline=Path(source).exists()), torch.random.fork_rng(devices=[]):
-            # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
+    source = _source_of(name)
+    # Some versions of the library draw random numbers while they load.
+    with _failures_explained(name, source), torch.random.fork_rng(devices=[]):
+        is_language_model = _is_language_model(source)
+        # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
+        if is_language_model:
+            processor: Any = WordsOnly(auto.AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+            kind = auto.AutoModelForCausalLM
+        else:
             processor = auto.AutoProcessor.from_pretrained(source, trust_remote_code=False)
-            model = _load_model(auto, source, {"dtype": dtype, "trust_remote_code": False, **options})
-    except BadInput:
-        raise
-    except Exception as error:  # on malformed files the libraries raise exceptions of any type
-        raise BadInput(
-            f"'{name}' cannot be loaded as an image-text-to-text model: {_reason(error)}; "
-            "use bundled, owner/name of the Hugging Face hub, or a folder"
-        ) from error
+            kind = auto.AutoModelForImageTextToText
+        model = _load_model(kind, source, {"dtype": dtype, "trust_remote_code": False, **options})
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None or not hasattr(processor, "image_processor"):
         raise BadInput(f"'{name}' does not read both pictures and words; take an image-text-to-text model")
     if not getattr(processor, "chat_template", None):
-        raise BadInput(f"the processor of '{name}' has no chat template; take an instruction-tuned model")
+        owner = "tokenizer" if is_language_model else "processor"
+        raise BadInput(f"the {owner} of '{name}' has no chat template; take an instruction-tuned model")
     # Padding is always masked, so any token will do.
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     _leave_out_token_types(tokenizer, model)
     return processor, model
+
+
+def _source_of(name: str) -> str:
+    """Folder or name on the hub that a model is loaded from.
+
+    Raises:
+        BadInput: it is meant to be a folder, and is none.
+    """
+    folder = folder_of(name)
+    if folder is None:
+        return name
+    quantised = [folder] if folder.suffix == ".gguf" and folder.is_file() else sorted(folder.glob("*.gguf"))
+    if quantised and not (folder / "config.json").exists():
+        raise BadInput(
+            f"'{quantised[0]}' is a GGUF file, which is for running and not for training; make a folder of it by "
+            "'python tools/smollm2.py --gguf FILE --out FOLDER' (in Sightline's repository), or take the model that it "
+            "was made of"
+        )
+    if not folder.is_dir():
+        raise BadInput(f"there is no folder '{folder}'; use bundled, owner/name of the Hugging Face hub, or a folder")
+    return str(folder)
+
+
+@contextlib.contextmanager
+def _failures_explained(name: str, source: str) -> Iterator[None]:
+    """Within the context, whatever goes wrong while a model is loaded becomes one line."""
+    try:
+        with quiet_hub(offline=Path(source).exists()):
+            yield
+    except BadInput:
+        raise
+    except Exception as error:  # on malformed files the libraries raise exceptions of any type
+        raise BadInput(
+            f"'{name}' cannot be loaded as an image-text-to-text model or a language model: {_reason(error)}; "
+            "use bundled, owner/name of the Hugging Face hub, or a folder"
+        ) from error
+
+
+def _is_language_model(source: str) -> bool:
+    """Whether a model, or that which adapters are for, is a language model, by its configuration.
+
+    Raises:
+        BadInput: it reads pictures or prompts by cross-attention.
+    """
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    library: Any = transformers  # its types change with its version
+    mappings: Any = modeling_auto
+    if _holds_adapters(source):
+        return _is_language_model(_base_of(source))
+    config = library.AutoConfig.from_pretrained(source, trust_remote_code=False)
+    reads_both = type(config) in mappings.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    family = CROSS_ATTENTION.get(config.model_type)
+    if family is None and config.is_encoder_decoder:
+        family = "an encoder-decoder"
+    if family is not None and reads_both:
+        raise BadInput(
+            f"'{source}' is {family}, which reads pictures by cross-attention and not as tokens of "
+            "the prompt; take another family, such as Qwen3-VL or Gemma 3"
+        )
+    if family is not None:
+        raise BadInput(
+            f"'{source}' is {family}, which reads a prompt apart from its reply; take a language model that goes on "
+            "from its prompt, such as Llama, Qwen3 or SmolLM2"
+        )
+    # Families such as Gemma 3 and Qwen3.5 are in both: with their tower they stay models of pictures.
+    return type(config) in mappings.MODEL_FOR_CAUSAL_LM_MAPPING and not reads_both
 
 
 def _leave_out_token_types(tokenizer: Any, model: Any) -> None:
@@ -172,42 +252,54 @@ def without_future_warnings() -> Iterator[None]:
         yield
 
 
-def _load_model(library: Any, source: str, options: dict[str, Any]) -> Any:
+def _load_model(kind: Any, source: str, options: dict[str, Any]) -> Any:
     """Load a model; a folder with only adapters loads their base model and merges the adapters into it.
 
+    Args:
+        kind: the library's class that loads such models.
+
     Raises:
-        BadInput: the model reads pictures or prompts by cross-attention, or adapters are incomplete or cannot be read.
+        BadInput: adapters are incomplete or cannot be read.
     """
-    adapters = Path(source) / "adapter_config.json"
-    if not adapters.exists():
-        config = library.AutoConfig.from_pretrained(source, trust_remote_code=False)
-        family = CROSS_ATTENTION.get(config.model_type)
-        if family is None and config.is_encoder_decoder:
-            family = "an encoder-decoder"
-        if family is not None:  # before gigabytes of weights are fetched
-            raise BadInput(
-                f"'{source}' is {family}, which reads pictures by cross-attention and not as tokens of "
-                "the prompt; take another family, such as Qwen3-VL or Gemma 3"
-            )
-        return library.AutoModelForImageTextToText.from_pretrained(source, **options)
+    if not _holds_adapters(source):
+        return kind.from_pretrained(source, **options)
     try:
         import peft
     except ImportError as error:
         raise BadInput(f"'{source}' holds adapters, which need PEFT; pip install 'sightline[lora]'") from error
-    document = parse_json(read_bytes(adapters), f"'{adapters}'")
-    base = document.get("base_model_name_or_path") if isinstance(document, dict) else None
-    if not isinstance(base, str):
-        raise BadInput(f"'{adapters}' does not say which model the adapters are for (base_model_name_or_path)")
     # Merged, so that new adapters can be trained on top of the loaded ones.
     with without_future_warnings():
-        return peft.PeftModel.from_pretrained(_load_model(library, base, options), source).merge_and_unload()
+        return peft.PeftModel.from_pretrained(_load_model(kind, _base_of(source), options), source).merge_and_unload()
+
+
+def _holds_adapters(source: str) -> bool:
+    return (Path(source) / ADAPTERS).exists()
+
+
+def _base_of(source: str) -> str:
+    """The model that the adapters in a folder are for.
+
+    Raises:
+        BadInput: they do not say what they are for, or it is not there.
+    """
+    file = Path(source) / ADAPTERS
+    document = parse_json(read_bytes(file), f"'{file}'")
+    base = document.get("base_model_name_or_path") if isinstance(document, dict) else None
+    if not isinstance(base, str):
+        raise BadInput(f"'{file}' does not say which model the adapters are for (base_model_name_or_path)")
+    if means_folder(base) and not Path(base).is_dir():
+        raise BadInput(
+            f"'{source}' holds adapters for the model in '{base}', which is not there; put it back, or write its place "
+            f"as base_model_name_or_path into '{file}'"
+        )
+    return base
 
 
 def _reason(error: Exception) -> str:
     """One-line reason of a library's exception; for a missing package, the package to install."""
     reason = " ".join(str(error).split())
     if "configuration class" in reason and "AutoModel" in reason:
-        return "it is not an image-text-to-text model"
+        return "it is neither"
     match = _MISSING_PACKAGE.search(reason)
     if isinstance(error, ImportError) and match:
         package = next(name for name in match.groups() if name)

@@ -1,4 +1,4 @@
-"""A trainable vision-language model: load, generate, score, save."""
+"""A trainable model, of vision and language or of language alone: load, generate, score, save."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def load_vlm(
         options["quantization_config"] = parts.quantised(torch_device, lora is not None)
     processor, model = load_pretrained(model_name, weights, **options)
     if model.get_output_embeddings() is None:
-        raise BadInput(f"'{model_name}' has no output layer for tokens; take an image-text-to-text model")
+        raise BadInput(f"'{model_name}' has no output layer for tokens; take one that writes replies")
     parts.without_dropout(model)
     try:
         model.generation_config.validate(strict=True)
@@ -169,6 +169,11 @@ class VLM:
 
         return self.scorer.autocast is None and self._weights == torch.float32
 
+    @property
+    def reads_pictures(self) -> bool:
+        """False for a language model."""
+        return self._encoder.reads_pictures
+
     # -- prompts and sampling ------------------------------------------------------------------------------------------
 
     def encode(self, turns: Sequence[ChatTurn], system: str = "", beginning: Sequence[int] = ()) -> Prompt:
@@ -204,14 +209,8 @@ class VLM:
 
         if not prompts:
             return []
+        self.check_lengths(prompts)
         rows = [prompt.ids for prompt in prompts]
-        longest = max(map(len, rows))
-        if longest >= self._positions:
-            raise BadInput(
-                f"a prompt has {longest} tokens, pictures included, and the model reads {self._positions} with "
-                "its reply; show it smaller or fewer pictures, less text, or fewer earlier turns (rollouts.window, "
-                "rollouts.prompt_tokens)"
-            )
         inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested)
         for name, tensor in inputs.items():
             dtype = self._weights if tensor.is_floating_point() else None
@@ -233,6 +232,20 @@ class VLM:
                 )
         finally:
             self.scorer.train(was_training)
+
+    def check_lengths(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse prompts that leave no room for a reply.
+
+        Raises:
+            BadInput: with the tokens of the longest and those that the model reads.
+        """
+        longest = max(len(prompt.ids) for prompt in prompts)
+        if longest >= self._positions:
+            raise BadInput(
+                f"a prompt has {longest} tokens, pictures included, and the model reads {self._positions} with "
+                "its reply; show it smaller or fewer pictures, less text, or fewer earlier turns (rollouts.window, "
+                "rollouts.prompt_tokens)"
+            )
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode a reply's token ids to text, leaving out special and stop tokens."""

@@ -69,9 +69,16 @@ class PromptEncoder:
         self._segment_text = lru_cache(maxsize=4096)(self._render_segment)
         # Both properties are found by running the processor, which itself reads `nested`: hence the order.
         self.nested: frozenset[str] = frozenset()
-        self.nested = self._find_nested()
         self._token_cache: OrderedDict[tuple[Any, ...], Prompt] = OrderedDict()
-        self._split_pictures = self._can_split_pictures()
+        self._split_pictures = False
+        if self.reads_pictures:
+            self.nested = self._find_nested()
+            self._split_pictures = self._can_split_pictures()
+
+    @property
+    def reads_pictures(self) -> bool:
+        """False for a language model."""
+        return self._processor.image_processor is not None
 
     def encode(self, turns: Sequence[ChatTurn], system: str = "", beginning: Sequence[int] = ()) -> Prompt:
         """Build the prompt of a conversation whose last turn has no reply yet.
@@ -143,10 +150,12 @@ class PromptEncoder:
                 messages.append({"role": "assistant", "content": [_content_part(MARK.format(number, salt))]})
         try:
             text: str = self._processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except BadInput:  # of a model that reads no pictures
+            raise
         except Exception as error:  # templates are programs, and raise exceptions of any type
             reason = " ".join(str(error).split())[:200]
             raise BadInput(
-                f"the model's chat template cannot write {len(outline)} turns with pictures: {reason}"
+                f"the model's chat template cannot write {len(outline)} turns of words and pictures: {reason}"
             ) from error
         if system.strip() not in text:
             raise BadInput(

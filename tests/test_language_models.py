@@ -1,0 +1,319 @@
+"""Language models, which read no pictures, wherever a model plays in words: random ones of two families."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import sightline as sl
+from sightline import roles
+from sightline.agents.agent_setup import build, load_model
+from sightline.agents.resolving import resolve
+from sightline.agents.samplers.weight_check import PROBES, probes
+from sightline.config.agents import LoRA
+from sightline.config.loading import for_agent, load_recipe
+from sightline.config.recipe import AgentRecipe
+from sightline.errors import BadInput
+from sightline.images import Picture
+from sightline.models.chat.local import LocalModel
+from sightline.models.chat.messages import ChatRequest, Rejected
+from sightline.models.vlm.loading import load_pretrained, reads_pictures
+from sightline.models.vlm.model import VLM, load_vlm
+from sightline.models.vlm.types import ChatTurn, TokenSequence
+from sightline.runs.metrics import read_metrics
+from tiny_families import WORDS_ONLY, build_family
+
+SAID: tuple[tuple[ChatTurn, ...], ...] = (
+    (ChatTurn("Which way do you go?", ()),),
+    (ChatTurn("You see a game at 3. Which way do you go? Two words: ž€.", ()),),
+    (ChatTurn("Go", ()),),
+)
+PLAY = (
+    *("numberline", "text_only=true", "replies.thoughts=false", "replies.facts=false", "replies.max_tokens=24"),
+    *("steps=8", "episode_steps=3", "rollouts.tasks=2", "rollouts.parallel=4", "evaluation.episodes=2"),
+    *("evaluation.test_episodes=2", "evaluation.stop_at=null", "videos.final=false", "tensorboard=false", "device=cpu"),
+)
+"""Arguments of a run of seconds in words; its model is named by those who use it."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Name of a family -> folder of a model."""
+    root = tmp_path_factory.mktemp("families")
+
+    def made(family: str) -> Path:
+        if not (root / family).exists():
+            build_family(family, root / family)
+        return root / family
+
+    return made
+
+
+@pytest.fixture
+def fresh(folder: Callable[[str], Path]) -> Callable[..., VLM]:
+    def load(family: str, **policy: Any) -> VLM:
+        return load_vlm(str(folder(family)), **{"value_head": True, "device": "cpu"} | policy)
+
+    return load
+
+
+def recipe_of(*arguments: str) -> AgentRecipe:
+    name, *overrides = arguments
+    return for_agent(load_recipe(name, overrides))
+
+
+def uniforms(rows: int, places: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((rows, places))
+
+
+def refused(folder: Path, match: str) -> None:
+    with pytest.raises(BadInput, match=match) as told:
+        load_pretrained(str(folder))
+    assert "\n" not in str(told.value)
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", WORDS_ONLY)
+def test_prompts_are_those_of_the_chat_template(family: str, fresh: Callable[..., VLM]) -> None:
+    vlm = fresh(family)
+    tokenizer = vlm._processor.tokenizer
+    reply = (*tokenizer('the "action": "+"', add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+    ids = vlm.encode([ChatTurn("Which way?", (), reply), ChatTurn("Go", (), reply), ChatTurn("the end", ())], "Play.")
+    messages = [{"role": "system", "content": "Play."}]
+    for words in ("Which way?", "Go", "the end"):
+        messages += [{"role": "user", "content": words}, {"role": "assistant", "content": 'the "action": "+"'}]
+    text = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+    if family == "qwen3":
+        # In a conversation, replies stand behind the empty thought that the prompt before them ended with.
+        text = text.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert tokenizer.decode(ids.ids) == text
+    assert not ids.per_picture and vlm.tokens.thinking.opened_by_prompt is False
+
+
+@pytest.mark.parametrize("family", WORDS_ONLY)
+def test_a_prompt_begins_with_the_one_before_and_its_reply(family: str, fresh: Callable[..., VLM]) -> None:
+    vlm = fresh(family)
+    said: list[ChatTurn] = []
+    for number in range(3):
+        prompt = vlm.encode([*said, ChatTurn(f"turn {number}", ())])
+        (sample,) = vlm.generate([prompt], uniforms(1, 9, number), 1.0, 9)
+        said.append(ChatTurn(f"turn {number}", (), tuple(sample.ids.tolist())))
+        begun = [*prompt.ids.tolist(), *sample.ids.tolist()]
+        assert vlm.encode([*said, ChatTurn("next", ())]).ids.tolist()[: len(begun)] == begun
+
+
+# -- sampling, scoring, sharing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lora", [None, LoRA(rank=4)], ids=["whole", "lora"])
+@pytest.mark.parametrize("family", WORDS_ONLY)
+def test_what_was_sampled_is_scored_alike_with_shared_prompts_and_without(
+    family: str, lora: LoRA | None, fresh: Callable[..., VLM]
+) -> None:
+    vlm = fresh(family, lora=lora)
+    assert vlm.exact and vlm.shares_prompts and not vlm.reads_pictures
+    prompts = [vlm.encode(turns) for turns in SAID]
+    of = [0, 1, 2, 0, 1, 0, 2, 1, 0]
+    samples = vlm.generate(prompts, uniforms(len(of), 9), 0.7, 9, of=of)
+    apart = vlm.generate([prompts[i] for i in of], uniforms(len(of), 9), 0.7, 9)
+    assert [one.ids.tolist() for one in samples] == [one.ids.tolist() for one in apart]
+    sequences = [TokenSequence.of_reply(prompts[which], one.ids) for which, one in zip(of, samples, strict=True)]
+    expected = torch.from_numpy(np.concatenate([one.logprobs for one in samples]))
+    gradients = []
+    for shares in (True, False):
+        vlm.shares_prompts = shares
+        assert len(vlm.collate(sequences).of) == (len(of) if shares else 0)
+        scores = vlm.score(sequences, temperature=0.7)
+        torch.testing.assert_close(scores.logprobs.detach(), expected, atol=1e-5, rtol=1e-5)
+        vlm.scorer.zero_grad(set_to_none=True)
+        scores.logprobs.sum().backward()
+        gradients.append(torch.cat([one.grad.flatten() for one in vlm.scorer.parameters() if one.grad is not None]))
+    torch.testing.assert_close(*gradients, atol=1e-5 * float(gradients[1].abs().max()), rtol=1e-3)
+
+
+def test_what_is_not_a_token_is_never_said(fresh: Callable[..., VLM]) -> None:
+    vlm = fresh("qwen3")
+    rows = vlm.model.get_output_embeddings().weight.shape[0]
+    names = ("<|endoftext|>", "<|im_start|>")
+    special = vlm._processor.tokenizer.convert_tokens_to_ids(names)
+    assert vlm.tokens.banned[[*special, rows - 1, rows - 5]].all() and not vlm.tokens.banned[vlm.tokens.stop]
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lora", [None, LoRA(rank=2)], ids=["whole", "lora"])
+@pytest.mark.parametrize("family", WORDS_ONLY)
+def test_what_was_saved_is_loaded_by_name(
+    family: str, lora: LoRA | None, fresh: Callable[..., VLM], tmp_path: Path
+) -> None:
+    vlm = fresh(family, lora=lora)
+    with torch.no_grad():
+        for name, weight in vlm.model.named_parameters():
+            if weight.requires_grad:
+                weight.add_(torch.linspace(-0.1, 0.1, weight.numel()).reshape(weight.shape))
+                assert "lora_" in name or lora is None
+    vlm.save(tmp_path / "mine")
+    again = load_vlm(str(tmp_path / "mine"), device="cpu")
+    prompt = vlm.encode(SAID[0])
+    said, said_again = (one.generate([prompt], None, 1.0, 9)[0] for one in (vlm, again))
+    assert said.ids.tolist() == said_again.ids.tolist()
+    np.testing.assert_allclose(said.logprobs, said_again.logprobs, atol=1e-5)
+    assert not reads_pictures(str(tmp_path / "mine"))
+    if lora is None:
+        whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "mine")
+        assert torch.equal(whole.get_input_embeddings().weight, vlm.model.get_input_embeddings().weight)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        ("policy.lora.rank=2", "algorithm.kind=grpo", "algorithm.group=2", "update.kl_actions=0.1"),
+        ("rollouts.window=3", "warm_start.samples=8", "warm_start.batch=4"),
+    ],
+    ids=["grpo", "ppo"],
+)
+@pytest.mark.parametrize("family", WORDS_ONLY)
+def test_it_learns_and_plays(
+    family: str, further: tuple[str, ...], folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    recipe = recipe_of(*PLAY, f"policy.model={folder(family)}", *further)
+    roles.train(resolve(recipe), tmp_path / "run", "words", resume=False)
+    numbers = read_metrics(tmp_path / "run/metrics.jsonl")
+    mismatches = [record["update/mismatch"] for record in numbers if "update/mismatch" in record]
+    assert mismatches and max(mismatches) < 1e-4
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["episodes"] == 2
+
+
+def test_a_text_game_needs_no_pictures(folder: Callable[[str], Path]) -> None:
+    recipe = recipe_of(*PLAY, "env=test_language_models:hall", "text_only=false", f"policy.model={folder('llama')}")
+    assert not build(resolve(recipe)).vlm.reads_pictures
+
+
+class _Hall:
+    """A game of two commands that is told in words alone."""
+
+    def reset(self) -> str:
+        return "You stand in a hall."
+
+    def step(self, command: str) -> tuple[str, float, bool, dict[str, Any]]:
+        return "You have gone.", float(command == "go north"), True, {}
+
+
+def hall() -> gym.Env[Any, Any]:
+    return sl.text_game(_Hall, commands=("go north", "wait"))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_pictures_are_refused_before_weights_are_read(
+    folder: Callable[[str], Path], tmp_path: Path, fresh: Callable[..., VLM]
+) -> None:
+    shutil.copytree(folder("llama"), tmp_path / "bare")
+    (tmp_path / "bare/model.safetensors").unlink()
+    recipe = recipe_of(*PLAY, "text_only=false", f"policy.model={tmp_path / 'bare'}")
+    for refuse in (load_model, build):
+        with pytest.raises(BadInput, match=r"bare' is a language model, which reads no pictures; say text_only=true"):
+            refuse(recipe)
+    model = LocalModel(str(tmp_path / "bare"))
+    shown = ChatRequest(("which", Picture(np.zeros((8, 8, 3), np.uint8))))
+    with pytest.raises(BadInput, match="reads no pictures"):
+        model.replies([shown])
+    with pytest.raises(BadInput, match="reads no pictures"):
+        fresh("llama").encode([ChatTurn("which", (Picture(np.zeros((8, 8, 3), np.uint8)),))])
+
+
+async def _asked(model: LocalModel, *requests: ChatRequest) -> list[str]:
+    async with model.connected() as ask:
+        return [(await ask(request)).text for request in requests]
+
+
+def test_a_language_model_chats_and_turns_pictures_down(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    words = ChatRequest(("which",), max_tokens=5)
+    said = asyncio.run(_asked(LocalModel(str(folder("llama")), {"device": "cpu"}), words))
+    assert said == [LocalModel(str(folder("llama")), {"device": "cpu"}).replies([words])[0].text]
+    shutil.copytree(folder("llama"), tmp_path / "bare")
+    (tmp_path / "bare/model.safetensors").unlink()
+    shown = ChatRequest((Picture(np.zeros((8, 8, 3), np.uint8)),))
+    with pytest.raises(Rejected, match="reads no pictures"):
+        asyncio.run(_asked(LocalModel(str(tmp_path / "bare")), shown))
+
+
+def test_games_without_words_are_refused(folder: Callable[[str], Path]) -> None:
+    recipe = recipe_of(*PLAY, f"policy.model={folder('llama')}", "env=MountainCar-v0", "actions=[left, stay, right]")
+    with pytest.raises(BadInput, match="cannot describe its pictures in words"):
+        resolve(recipe.model_copy(update={"prompt": "A car."}))
+
+
+def test_a_context_shorter_than_the_prompt_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(folder("llama"), tmp_path / "short")
+    config = json.loads((tmp_path / "short/config.json").read_text())
+    (tmp_path / "short/config.json").write_text(json.dumps(config | {"max_position_embeddings": 60}))
+    recipe = recipe_of(*PLAY, f"policy.model={tmp_path / 'short'}")
+    with pytest.raises(BadInput, match=r"a prompt has \d{3} tokens, .* the model reads 60 with its reply"):
+        build(resolve(recipe))
+
+
+def test_models_of_other_kinds_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(folder("llama"), tmp_path / "silent")
+    (tmp_path / "silent/chat_template.jinja").unlink()
+    refused(tmp_path / "silent", "the tokenizer of .*silent' has no chat template; take an instruction-tuned model")
+    transformers.T5Config(d_model=8, d_ff=8, num_layers=1).save_pretrained(tmp_path / "t5")
+    refused(tmp_path / "t5", r"t5' is an encoder-decoder, which reads a prompt apart .* such as Llama, Qwen3")
+    transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(tmp_path / "esm")
+    document = json.loads((tmp_path / "esm/config.json").read_text())
+    (tmp_path / "esm/config.json").write_text(json.dumps(document | {"model_type": "esm"}))
+    refused(tmp_path / "esm", "cannot be loaded as an image-text-to-text model or a language model")
+
+
+def test_a_model_without_an_end_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(folder("llama"), tmp_path / "endless")
+    for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        document = json.loads((tmp_path / "endless" / file).read_text())
+        ends = {name: None for name in ("eos_token_id", "eos_token") if name in document}
+        (tmp_path / "endless" / file).write_text(json.dumps(document | ends))
+    (tmp_path / "endless/chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    with pytest.raises(BadInput, match=r"no stop token \(eos_token\)"):
+        load_vlm(str(tmp_path / "endless"), device="cpu")
+
+
+def test_adapters_whose_base_is_gone_are_refused(
+    folder: Callable[[str], Path], fresh: Callable[..., VLM], tmp_path: Path
+) -> None:
+    fresh("llama", lora=LoRA(rank=2)).save(tmp_path / "adapters")
+    file = tmp_path / "adapters/adapter_config.json"
+    document = json.loads(file.read_text())
+    assert document["base_model_name_or_path"] == str(folder("llama"))
+    file.write_text(json.dumps(document | {"base_model_name_or_path": str(tmp_path / "gone")}))
+    refused(tmp_path / "adapters", r"holds adapters for the model in '.*gone', which is not there; put it back")
+    file.write_text(json.dumps(document | {"base_model_name_or_path": str(tmp_path / "adapters")}))
+    refused(tmp_path / "adapters", "cannot be loaded")
+
+
+def test_a_gguf_file_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
+    (tmp_path / "model.Q4.gguf").write_bytes(b"GGUF")
+    for name in (tmp_path, tmp_path / "model.Q4.gguf"):
+        refused(name, r"model\.Q4\.gguf' is a GGUF file, .*; make a folder of it by 'python tools/smollm2\.py --gguf")
+
+
+def test_weights_of_a_server_are_checked_with_words() -> None:
+    with_words = probes(with_pictures=False)
+    assert len({turn.text for (turn,) in with_words}) == PROBES and not any(turn.pictures for (turn,) in with_words)
+    assert all(turn.pictures for (turn,) in probes())
