@@ -143,6 +143,86 @@ def test_what_was_sampled_is_scored_alike_with_shared_prompts_and_without(
     torch.testing.assert_close(*gradients, atol=1e-5 * float(gradients[1].abs().max()), rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_are_merged_while_sampling_and_weights_put_back_bit_for_bit(
+    dtype: str, fresh: Callable[..., VLM]
+) -> None:
+    vlm = fresh("llama", lora=LoRA(rank=4), dtype=dtype)
+    with torch.no_grad():
+        for name, weight in vlm.model.named_parameters():
+            if "lora_B" in name:
+                weight.copy_(torch.linspace(-0.3, 0.3, weight.numel()).reshape(weight.shape))
+    before = {name: tensor.clone() for name, tensor in vlm.model.state_dict().items()}
+    places = {name: tensor.data_ptr() for name, tensor in vlm.model.state_dict().items()}
+    prompt = vlm.encode(SAID[1])
+    products: list[str] = []
+    for name, module in vlm.model.named_modules():
+        if ".lora_A." in name:
+            module.register_forward_hook(lambda module, inputs, output: products.append("of adapters"))
+    assert vlm.merges_adapters
+    (merged,) = vlm.generate([prompt], uniforms(1, 12), 1.0, 12)
+    assert not products
+    vlm.merges_adapters = False
+    (apart,) = vlm.generate([prompt], uniforms(1, 12), 1.0, 12)
+    assert products
+    after = vlm.model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert all(tensor.data_ptr() == places[name] for name, tensor in after.items())
+    if dtype == "float32":
+        assert merged.ids.tolist() == apart.ids.tolist()
+    np.testing.assert_allclose(merged.logprobs[0], apart.logprobs[0], atol=1e-5 if dtype == "float32" else 0.3)
+
+
+def test_weights_are_put_back_if_sampling_fails(fresh: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    vlm = fresh("llama", lora=LoRA(rank=4))
+    layer = next(module for name, module in vlm.model.named_modules() if hasattr(module, "lora_A"))
+    weight = layer.base_layer.weight.data
+
+    def fails(*_: Any, **__: Any) -> Any:
+        assert layer.merged and layer.base_layer.weight.data_ptr() != weight.data_ptr()
+        raise MemoryError
+
+    monkeypatch.setattr("sightline.models.vlm.sampling.sample", fails)
+    with pytest.raises(MemoryError):
+        vlm.generate([vlm.encode(SAID[0])], None)
+    assert not layer.merged and layer.base_layer.weight.data_ptr() == weight.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("fast", "small", "further", "expected"),
+    [
+        (True, False, ("policy.lora.rank=2",), "bfloat16"),
+        (False, False, ("policy.lora.rank=2",), "auto"),
+        (True, True, ("policy.lora.rank=2",), "auto"),
+        (True, False, (), "auto"),
+        (True, False, ("policy.lora.rank=2", "policy.dtype=float32"), "float32"),
+    ],
+)
+def test_bfloat16_on_a_cpu_stands_in_the_recipe(
+    fast: bool,
+    small: bool,
+    further: tuple[str, ...],
+    expected: str,
+    folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sightline.agents.resolving.fast_dtype", lambda _: torch.bfloat16 if fast else torch.float32)
+    monkeypatch.setattr("sightline.agents.resolving.SMALL_MODEL", 10**9 if small else 1)
+    resolved = resolve(recipe_of(*PLAY, f"policy.model={folder('llama')}", *further))
+    assert resolved.policy.dtype == expected
+
+
+def test_the_recipe_of_smollm2_starts_with_any_language_model(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    recipe = resolve(recipe_of("numberline-smollm2"))
+    assert recipe.text_only and recipe.warm_start is not None and recipe.warm_start.samples <= 300
+    # A tokenizer of 380 tokens writes longer replies.
+    small = ("steps=8", "warm_start.samples=8", "warm_start.batch=4", "rollouts.tasks=2", "replies.max_tokens=80")
+    panels = ("evaluation.episodes=2", "evaluation.test_episodes=2", "episode_steps=2", "videos.final=false")
+    recipe = recipe_of("numberline-smollm2", f"policy.model={folder('llama')}", *small, *panels, "device=cpu")
+    roles.train(resolve(recipe), tmp_path / "run", "numberline-smollm2", resume=False)
+    assert (tmp_path / "run/result.json").is_file()
+
+
 def test_what_is_not_a_token_is_never_said(fresh: Callable[..., VLM]) -> None:
     vlm = fresh("qwen3")
     rows = vlm.model.get_output_embeddings().weight.shape[0]

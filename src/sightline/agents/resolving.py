@@ -20,8 +20,9 @@ from sightline.envs.stepping import close_env
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput
 from sightline.evaluation.seeds import describe_env
-from sightline.models.device import memory_taken
+from sightline.models.device import SMALL_MODEL, choose_device, fast_dtype, memory_taken
 from sightline.models.vlm.card import with_taught_form
+from sightline.models.vlm.loading import weights_known
 from sightline.rewards.config import resolved_words
 
 
@@ -41,11 +42,26 @@ def resolve(recipe: AgentRecipe) -> AgentRecipe:
 
     document: dict[str, Any] = recipe.model_dump(mode="json")
     document |= resolved_words(recipe, find_task(recipe.env))
+    document["policy"]["dtype"] = _dtype_of_weights(recipe)
     document["rollouts"]["parallel"] = recipe.rollouts.parallel or episodes_at_once(recipe, game_bytes)
     tenth = max(recipe.steps // 10, 1)
     document["evaluation"]["every"] = recipe.evaluation.every or tenth
     document["checkpoints"]["every"] = recipe.checkpoints.every or tenth
     return for_agent(validate_recipe(document))
+
+
+def _dtype_of_weights(recipe: AgentRecipe) -> str:
+    """The dtype of a recipe's weights: where it is left open, bfloat16 of a large model with adapters on a CPU that
+    multiplies it fast (AMX, AVX512-BF16). It stands in the run's recipe, since it changes what is sampled."""
+    policy = recipe.policy
+    if policy.dtype != "auto" or policy.lora is None or policy.four_bit:
+        return policy.dtype
+    count = weights_known(policy.model)
+    device = choose_device(recipe.device, count)
+    is_small = count is not None and count < SMALL_MODEL
+    if device.type != "cpu" or is_small or fast_dtype(device).itemsize != 2:
+        return policy.dtype
+    return "bfloat16"
 
 
 def _try_games(recipe: AgentRecipe) -> int:

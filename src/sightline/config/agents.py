@@ -70,7 +70,7 @@ class ModelConfig(Strict):
     """Parts that do not learn."""
     dtype: WeightType = "auto"
     """Data type of the weights. `auto`: float32, on a GPU with bfloat16 arithmetic; bfloat16 for weights that only
-    carry LoRA."""
+    carry LoRA, also on a CPU with AMX or AVX512-BF16, for models of 20 million weights on: a run's recipe says so."""
     four_bit: bool = False
     """Load the weights in 4 bits (NF4, Dettmers et al. 2023); needs the extra `quantised`, a GPU and `lora`."""
     gradient_checkpointing: bool = False

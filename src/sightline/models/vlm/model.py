@@ -124,6 +124,8 @@ class VLM:
         freeze: parts that do not learn.
         four_bit: whether the weights are quantised.
         shares_prompts: whether a prompt of several replies is read once when they are scored.
+        merges_adapters: whether adapters are merged while replies are sampled: on a CPU. On a GPU a second copy of the
+            weights may not fit.
         replies_at_once: number of replies that memory suffices for; None as long as it has not run out.
     """
 
@@ -145,6 +147,7 @@ class VLM:
         self.freeze = freeze
         self.four_bit = four_bit
         self.shares_prompts = shares_prompts
+        self.merges_adapters = lora is not None and not four_bit and scorer.banned.device.type == "cpu"
         self.replies_at_once: int | None = None
         self._processor = processor
         self._weights = weights
@@ -205,6 +208,7 @@ class VLM:
             BadInput: a prompt is longer than the model reads.
             RunFailed: the model's probabilities are not finite.
         """
+        from sightline.models.vlm.merging import merged_adapters
         from sightline.models.vlm.sampling import sample
 
         if not prompts:
@@ -218,8 +222,9 @@ class VLM:
         # In training mode with gradient checkpointing, Transformers would switch off the key-value cache.
         was_training = self.scorer.training
         self.scorer.eval()
+        merged = merged_adapters(self.model) if self.merges_adapters else contextlib.nullcontext()
         try:
-            with self.scorer.arithmetic():
+            with merged, self.scorer.arithmetic():
                 return sample(
                     self.model,
                     inputs,
