@@ -13,7 +13,9 @@ import pytest
 
 from conftest import TINY, TINY_ON_POLICY, Finished, result_of
 from reward_servers import telling
+from sightline.reports.pages import whole
 from sightline.rewards.servers import client
+from sightline.rewards.servers.answers import FILE, KeptAnswers
 from sightline.rewards.servers.wire import FormPart
 from sightline.runs.metrics import read_metrics
 
@@ -35,6 +37,18 @@ def brightness(parts: dict[str, FormPart]) -> dict[str, Any]:
     frames = [np.load(io.BytesIO(parts[clip["frames"]].content), allow_pickle=False) for clip in clips]
     rows = [(clip.mean(axis=(1, 2, 3)) / 255).astype(np.float32).tolist() for clip in frames]
     return {"version": 1, "model": "a model", "rewards": rows}
+
+
+def test_what_rewards_have_cost_is_said_at_the_end_and_in_the_report(sightline: Sightline, tmp_path: Path) -> None:
+    with telling(lambda parts, number: brightness(parts)) as server:
+        done = sightline("train", *told("off-policy", server.address, tmp_path / "run"))
+        # All that was asked in training, tests and pictures; and what the server is.
+        requests = len(server.asked) + 1
+    frames = int(KeptAnswers(tmp_path / "run" / FILE).costs()["frames"])
+    line = f"{whole(requests)} requests, {whole(frames)} frames, "
+    assert f"rewards     {line}" in done.out
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert f"<dt>Rewards have cost</dt><dd>{line}" in page
 
 
 def told(name: str, address: str, run: Path) -> list[str]:

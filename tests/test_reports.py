@@ -22,6 +22,7 @@ from sightline.images import read_video
 from sightline.labels.store import BACKUP, DATABASE, Context, LabelStore
 from sightline.labels.types import Answer, Outcome, Question, Segment, preference
 from sightline.reports import plots
+from sightline.reports.costs import reward_costs
 from sightline.reports.examples import LARGE, labels_and_examples
 from sightline.reports.run_page import MAX_VIDEO_BYTES, write_report
 from sightline.runs.files import write_document
@@ -444,6 +445,16 @@ def test_facts_of_a_learned_reward(tmp_path: Path, reward: str, facts: tuple[str
     write_recipe(tmp_path, "reward: {kind: learned, " + reward[1:])
     page = write_report(tmp_path).read_text("utf-8")
     assert all(fact in page for fact in facts) and "<dd>None" not in page and ", None" not in page
+
+
+def test_what_rewards_have_cost_is_said_in_words() -> None:
+    assert reward_costs([{"step": 1, "reward/loss": 0.5}]) == ""
+    counts = {"requests": 1200.0, "failed_requests": 2.0, "asked": 400.0, "unanswered": 0.0, "input_tokens": 90000.0}
+    metrics = [{"step": 1, "reward/requests": 3.0}, {"step": 2} | {f"reward/{name}": n for name, n in counts.items()}]
+    words = "1 200 requests, 2 failed, 400 questions, 90 000 tokens read"
+    assert reward_costs(metrics).replace("\u202f", " ") == words
+    metrics.append({"step": 3, "reward/money": 1.5, "reward/seconds": 75.0})
+    assert reward_costs(metrics).replace("\u202f", " ") == f"{words}, 75 s until answers came, 1.50 paid"
 
 
 def test_a_script_does_not_measure_only(tmp_path: Path) -> None:

@@ -149,12 +149,16 @@ def train(
         print_json(result | {"run": str(path)})
         return
     from sightline.evaluation.episode_stats import describe
+    from sightline.reports.costs import reward_costs
+    from sightline.reports.pages import read_records
 
     for name, numbers in (("untrained", result["untrained"]), ("trained", result)):
         typer.echo(f"{name:<11} {describe(numbers)} ({numbers['episodes']} episodes of the test panel)")
     for pictures in ("blank", "shuffled"):
         if result.get(pictures):
             typer.echo(f"  {pictures:<9} {describe(result[pictures])}")
+    if costs := reward_costs(read_records(path)):
+        typer.echo(f"rewards     {costs}")
     typer.echo(f"report      {RunFolder(path).report_file}")
 
 

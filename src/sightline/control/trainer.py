@@ -318,6 +318,13 @@ class ControlTrainer:
             landscape = reward_landscape(setup.task, setup.make, judge)
             if landscape is not None:
                 self.session.write_json("landscape.json", landscape)
+        # Tests and pictures are paid for, too, and nothing is logged after them.
+        if costs := self._costs():
+            self.session.log(self.model.num_timesteps, costs)
+
+    def _costs(self) -> dict[str, float]:
+        """What rewards have cost so far, as metrics."""
+        return {f"reward/{name}": amount for name, amount in self._reward.costs().items()}
 
     def _film(self, policy: Policy, seed: int) -> Film:
         setup = self.setup
@@ -358,8 +365,7 @@ class ControlTrainer:
         for name, value in self.model.logger.name_to_value.items():
             if name.startswith("train/"):
                 values[name] = float(value)
-        for name, amount in self._reward.costs().items():
-            values[f"reward/{name}"] = amount
+        values |= self._costs()
         self._warn_of_environments(values)
         self._warn_of_constants(rewards)
         self.session.log(step, values)

@@ -16,6 +16,7 @@ from sightline.errors import BadInput
 from sightline.evaluation.episode_stats import is_paid
 from sightline.reports import plots
 from sightline.reports.agent_block import comparison_rows, episode_strip, kind_rows
+from sightline.reports.costs import reward_costs
 from sightline.reports.pages import (
     Number,
     block,
@@ -202,6 +203,7 @@ def _facts(
     questions = plots.last_value(metrics, "labels/asked")
     if questions is not None:
         facts["Questions asked"] = whole(round(questions))
+    facts["Rewards have cost"] = reward_costs(metrics)
     facts["Learner"] = block(recipe, "learner").get("algorithm")
     # What was made, if a metric says so: a run may have been stopped, or resumed with more steps.
     facts[time_unit] = whole(_steps_made(metrics) or recipe.get("steps"))
