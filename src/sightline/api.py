@@ -233,6 +233,9 @@ def lab(
     dataset: str | Path | None = None,
     camera: str | None = None,
     states: str | Path | None = None,
+    paraphrases: Sequence[str] = (),
+    views: Mapping[str, Mapping[str, Any]] | None = None,
+    true_reward: str | Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] | None = None,
     out: str | Path | None = None,
     trust: bool = False,
     **overrides: Any,
@@ -259,6 +262,10 @@ def lab(
         dataset: a data set of episodes: of `sightline collect`, LeRobot, Minari or vlmrm.
         camera: which of several cameras of the data set.
         states: a file of `numpy.save` with states in rows, which the environment is put into.
+        paraphrases: other words for the goal, by which the rewards in words should hardly change.
+        views: name -> env_options, such as `{"side": {"camera": "side"}}`, by which rewards should hardly change.
+        true_reward: the ground truth of any transition, as a function, or where it is (`module:function`): from states
+            [K, …], actions [K, …] and next states [K, …] to float[K]; for `epic_of_transitions`.
         out: folder that keeps `lab.json`, the page, and the embeddings for the next call.
         trust: whether code that the runs' recipes name may be imported.
         overrides: recipe keys of all rewards.
@@ -301,7 +308,23 @@ def lab(
         trust=trust,
     )
     folder = None if out is None else _folder(out, "out")
-    return run_lab(task, _as_overrides(overrides), differing, tuple(sentences), data, models, folder)
+    return run_lab(
+        task,
+        _as_overrides(overrides),
+        differing,
+        _texts(sentences),
+        data,
+        models,
+        folder,
+        paraphrases=_texts(paraphrases),
+        views={name: _as_overrides(options) for name, options in (views or {}).items()},
+        true_reward=true_reward,
+    )
+
+
+def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
+    """Sentences; a text is one, where Python would take it for its letters."""
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def _as_overrides(keys: Mapping[str, Any]) -> list[str]:

@@ -81,6 +81,23 @@ def lab(
             help="A file of numpy.save with states in rows, for set_state(qpos, qvel) or the attribute state."
         ),
     ] = None,
+    paraphrases: Annotated[
+        Path | None, typer.Option(help="A file with other words for the same goal, one on each line.")
+    ] = None,
+    view: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=key=value,…",
+            help="The same states drawn with other env_options: --view side=camera=side; again and again.",
+        ),
+    ] = None,
+    true_reward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="The ground truth of (states, actions, next_states), for EPIC of transitions; or FILE.py:FUNCTION.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for lab.json, its page and kept embeddings.", callback=in_home)
     ] = None,
@@ -98,9 +115,22 @@ def lab(
     files = (pictures, goal_pictures, other_pictures, video, labels, dataset)
     data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, camera, states, trust)
     goals = read_sentences(sentences) if sentences else ()
+    other_words = read_sentences(paraphrases, "--paraphrases") if paraphrases else ()
+    views = parse_rewards(view or [], "--view")
     shows = sys.stderr.isatty()
     show = _progress if shows else lambda source, frames: None
-    document = run_lab(task, overrides or [], parse_rewards(reward or []), goals, data, out=out, show=show)
+    document = run_lab(
+        task,
+        overrides or [],
+        parse_rewards(reward or []),
+        goals,
+        data,
+        out=out,
+        show=show,
+        paraphrases=other_words,
+        views=views,
+        true_reward=true_reward,
+    )
     if shows:
         print("\r\033[K", end="", file=sys.stderr, flush=True)
     for line in document["warnings"]:
@@ -137,10 +167,35 @@ def _text(document: dict[str, Any]) -> Iterator[str]:
         for title, measure in reasons.items():
             if measure and measure["value"] is None:
                 yield f"{name}: {title} is undefined: {measure['undefined']}"
+    yield from _alterations(rewards)
+    for name, reward in rewards.items():
+        distance = reward.get("epic_of_transitions")
+        if distance is not None:
+            yield f"{name}: {_of_transitions(distance)}"
     for place, row in enumerate(document.get("ranking", ()), 1):
         yield f"{place:>3}. AUROC {_cell(row['held_out'])} of the half that is held out: {row['reward']}"
     if "page" in document:
         yield f"page        {document['page']}"
+
+
+def _alterations(rewards: dict[str, Any]) -> Iterator[str]:
+    """A line for each paraphrase and each view of each reward."""
+    for name, reward in rewards.items():
+        for kind in ("paraphrases", "views"):
+            for label, found in reward.get(kind, {}).get("each", {}).items():
+                numbers = (
+                    f"changes by {_cell(found['change'])} of its spread, rank correlation {_cell(found['spearman'])}, "
+                    f"AUROC {_cell(found['auroc'])}"
+                )
+                yield f"{name}, {label}: {numbers}"
+
+
+def _of_transitions(distance: dict[str, Any]) -> str:
+    if distance["value"] is None:
+        return f"EPIC of transitions is undefined: {distance['undefined']}"
+    of = distance["details"]
+    over = f"{distance['n']:,} of {of['coverage']}, background {of['background']}, discount {of['discount']:g}"
+    return f"EPIC of transitions {_cell(distance)} over {over}"
 
 
 def _value_at(reward: dict[str, Any], path: Sequence[str]) -> dict[str, Any] | None:

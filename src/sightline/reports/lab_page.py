@@ -38,6 +38,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "spearman": ("Spearman", "1, blind 0"),
     "pearson": ("Pearson", "1, blind 0"),
     "epic": ("EPIC", "0, blind 0.71"),
+    "epic_of_transitions": ("EPIC, transitions", "0, blind 0.71"),
     "pair_accuracy": ("Pairs in order", "1, blind 0.5"),
     "preference_accuracy": ("Judged pairs", "1, blind 0.5"),
     "auroc_last": ("AUROC, last", "1, blind 0.5"),
@@ -53,6 +54,9 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 }
 """Measures in the order of the table: heading, and what the best and a blind reward have."""
 CONTROLS = {"nonsense": "meaningless goal", "shuffled": "shuffled frames", "blank": "blank frames"}
+SMALL_CHANGES = ("same", "shifted", "jpeg", "halved")
+"""Small changes of frames in the order of their columns."""
+ALTERATIONS = {"paraphrases": "other words", "views": "another view"}
 KINDS = {
     "best": "Paid best",
     "median": "In the middle",
@@ -104,6 +108,9 @@ def write_lab_page(
             rows=rows,
             reasons=list(_reasons(rewards)),
             controls=_controls(rewards),
+            changes=changes(rewards),
+            alterations=alterations(rewards),
+            coverage=list(_coverage(rewards)),
             ranking=[_ranked(row) for row in document.get("ranking", ())],
             landscapes=landscapes(figures["landscapes"], rewards),
             progress=progress(figures["progress"]),
@@ -255,6 +262,53 @@ def _controls(rewards: Mapping[str, Any]) -> list[list[Cell]]:
         if any(cell.text not in ("", "–") for cell in cells):
             rows.append([Cell(name), _cell(reward.get("auroc")), *cells])
     return rows
+
+
+def changes(rewards: Mapping[str, Any]) -> list[list[Cell]]:
+    """Rows of the table of small changes: how much each reward changes by each, in units of its spread."""
+    rows = []
+    for name, reward in rewards.items():
+        measures = {"shifted": _block(reward, "noise"), **_block(reward, "sensitivity")}
+        cells = [_number(measures.get(change, {})) for change in SMALL_CHANGES]
+        if any(cell.text != "–" for cell in cells):
+            rows.append([Cell(name), *cells])
+    return rows
+
+
+def alterations(rewards: Mapping[str, Any]) -> list[list[Cell]]:
+    """Rows of the table of paraphrases and views: of each reward, each alteration and what comes of it."""
+    rows = []
+    for name, reward in rewards.items():
+        for kind, title in ALTERATIONS.items():
+            block = _block(reward, kind)
+            for label, found in _block(block, "each").items():
+                cells = [_number(found[measure]) for measure in ("change", "spearman", "auroc")]
+                rows.append([Cell(name), Cell(str(label), title), *cells])
+            if block:
+                area = block["auroc"]
+                span = "–" if area["low"] is None else f"{_two(area['low'])} to {_two(area['high'])}"
+                rows.append([Cell(name), Cell("all of them", title), _number(block["spread"]), Cell(""), Cell(span)])
+    return rows
+
+
+def _number(measure: Mapping[str, Any]) -> Cell:
+    """A measure without its interval."""
+    value = measure.get("value")
+    return Cell("–") if value is None else Cell(_two(value))
+
+
+def _coverage(rewards: Mapping[str, Any]) -> Iterator[str]:
+    """What each EPIC distance was taken over: it is of that alone."""
+    for name, reward in rewards.items():
+        for measure, unit in (("epic", "states reached"), ("epic_of_transitions", "transitions")):
+            block = _block(reward, measure)
+            details = _block(block, "details")
+            if block.get("value") is None or "coverage" not in details:
+                continue
+            line = f"{name}: {COLUMNS[measure][0]} over {whole(block['n'])} {unit} of {details['coverage']}"
+            if "discount" in details:
+                line += f", background {details['background']}, discount {details['discount']:g}"
+            yield line
 
 
 def _ranked(row: Mapping[str, Any]) -> list[Cell]:

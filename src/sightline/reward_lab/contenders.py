@@ -85,7 +85,7 @@ def contenders(
     return compared
 
 
-def parse_reward(text: str) -> tuple[str, list[str]]:
+def parse_reward(text: str, option: str = "--reward") -> tuple[str, list[str]]:
     """Split `NAME=key=value,key=value` into the name and the overrides.
 
     A comma ends a value only where `key=` comes next, outside of quotes; all others belong to a sentence or a list.
@@ -96,7 +96,8 @@ def parse_reward(text: str) -> tuple[str, list[str]]:
     name, equals, rest = text.partition("=")
     name = name.strip()
     if not name or (equals and not re.match(r"\s*[a-z_]\w*(\.\w+)*=", rest)):
-        raise BadInput(f"--reward '{text[:80]}': say NAME=key=value,…, such as --reward \"red=goal=a red car\"")
+        example = "side=camera=side" if option == "--view" else "red=goal=a red car"
+        raise BadInput(f"{option} '{text[:80]}': say NAME=key=value,…, such as {option} \"{example}\"")
     overrides: list[str] = []
     for part in _NEXT_KEY.split(rest) if equals else ():
         if overrides and _is_open(overrides[-1]):
@@ -106,17 +107,17 @@ def parse_reward(text: str) -> tuple[str, list[str]]:
     return name, overrides
 
 
-def parse_rewards(texts: Sequence[str]) -> dict[str, list[str]]:
-    """The rewards of a command, name -> overrides; see `parse_reward`.
+def parse_rewards(texts: Sequence[str], option: str = "--reward") -> dict[str, list[str]]:
+    """The rewards, or views, of a command, name -> overrides; see `parse_reward`.
 
     Raises:
         BadInput: a name is missing, or used twice.
     """
     rewards: dict[str, list[str]] = {}
     for text in texts:
-        name, overrides = parse_reward(text)
+        name, overrides = parse_reward(text, option)
         if name in rewards:
-            raise BadInput(f"two rewards are called '{name}'; give each --reward a name of its own")
+            raise BadInput(f"two of {option} are called '{name}'; give each a name of its own")
         rewards[name] = overrides
     return rewards
 

@@ -16,6 +16,7 @@ from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, one_of, reason_of
 from sightline.evaluation.human_success import human_success
 from sightline.reports.lab_page import write_lab_page
+from sightline.reward_lab.alterations import Alteration, paraphrased, seen_otherwise, sensitivity_to
 from sightline.reward_lab.contenders import Contender, contenders, load_task
 from sightline.reward_lab.features import FeatureStore
 from sightline.reward_lab.figures import figures, frame_rows
@@ -24,8 +25,9 @@ from sightline.reward_lab.gate import NONSENSE
 from sightline.reward_lab.instructions import Instructions
 from sightline.reward_lab.measures import OF_FRAMES
 from sightline.reward_lab.measures.controls import control_difference
+from sightline.reward_lab.measures.epic import TransitionReward
 from sightline.reward_lab.measures.resampling import RESAMPLES
-from sightline.reward_lab.measures.result import CONSTANT_REWARD, Measure, undefined
+from sightline.reward_lab.measures.sensitivity import relative_change
 from sightline.reward_lab.measures.success_detection import auroc
 from sightline.reward_lab.measures.table import ScoredFrames
 from sightline.reward_lab.pictures import labelled_pictures, sorted_pictures, video
@@ -43,6 +45,7 @@ from sightline.reward_lab.sources import (
 )
 from sightline.reward_lab.stored_episodes import stored_sources
 from sightline.reward_lab.stored_pairs import StoredPairs, preference_accuracy, read_pairs
+from sightline.reward_lab.transitions import TrueReward, check_against_own, epic_by_transitions
 from sightline.rewards.base import RewardModel
 from sightline.runs.files import write_document
 from sightline.runs.folder import open_run
@@ -157,6 +160,9 @@ def run_lab(
     models: Mapping[str, RewardModel] | None = None,
     out: Path | None = None,
     show: Show = lambda source, frames: None,
+    paraphrases: Sequence[str] = (),
+    views: Mapping[str, Sequence[str]] | None = None,
+    true_reward: str | TransitionReward | None = None,
 ) -> dict[str, Any]:
     """Judge rewards on episodes of a task; the result is plain data.
 
@@ -166,10 +172,14 @@ def run_lab(
         models: name -> a reward model that is compared with them, as it is.
         out: folder that keeps the result, and the features for the next call; None keeps nothing.
         show: see `score`.
+        paraphrases: other words for the goal, by which the rewards in words should hardly change.
+        views: name -> `key=value` of env_options, such as another camera, by which rewards should hardly change.
+        true_reward: the ground truth of any transition; see `TrueReward`.
 
     Raises:
         BadInput, RunFailed: in one line.
     """
+    truth = None if true_reward is None else TrueReward.of(true_reward)
     compared = compared_rewards(task, overrides, rewards, sentences, models or {})
     warnings: list[str] = []
     with _folder(out) as folder:
@@ -187,9 +197,13 @@ def run_lab(
             in_words = [reward for reward in ready if reward.name in of_recipes]
             instructions = Instructions(data.dataset, in_words, warnings.append)
             ready += instructions.rewards
+        if (paraphrases or views) and not in_full:
+            warnings.append(f"paraphrases and views are for {MOST_IN_FULL} rewards at most, and were left out")
+        alterations = _alterations(compared, ready, paraphrases, views or {}) if in_full else []
+        ready += [alteration.reward for alteration in alterations]
         frame_file = FrameFile(folder / FRAMES)
         (folder / FRAMES).unlink()  # it has no name any more, and is gone once it is closed, or this process is
-        scores = score(ready, sources, store, show, in_full, frame_file if out is not None else None)
+        scores = score(ready, sources, store, show, in_full, frame_file if out is not None else None, truth is not None)
         document = _document(compared, scores, store, in_full)
         if pairs is not None:
             for name in document["rewards"]:
@@ -199,6 +213,16 @@ def run_lab(
             margin = None if instructions is None else instructions.margin(name, scores)
             if margin is not None:
                 document["rewards"][name]["confusion_margin"] = margin.document()
+        for name in document["rewards"]:
+            for kind in ("paraphrases", "views"):
+                document["rewards"][name] |= {kind: sensitivity_to(kind, name, alterations, scores)}
+        if truth is not None:
+            check_against_own(truth, scores, warnings.append)
+            for reward in ready:
+                if reward.name in document["rewards"]:
+                    discount = reward.contender.recipe.learner.gamma
+                    distance = epic_by_transitions(reward.model, reward.name, scores, truth, discount)
+                    document["rewards"][reward.name]["epic_of_transitions"] = distance.document()
         if data.dataset is not None and (said := read_human_labels(data.dataset)):
             document["people"] = asdict(human_success(said))
         document["warnings"] = list(dict.fromkeys([*warnings, *scores.warnings]))
@@ -218,6 +242,19 @@ def run_lab(
             write_document(out / RESULT, document)
         frame_file.close()
     return document
+
+
+def _alterations(
+    compared: Sequence[Contender],
+    ready: Sequence[ReadyReward],
+    sentences: Sequence[str],
+    views: Mapping[str, Sequence[str]],
+) -> list[Alteration]:
+    """Each reward that is compared, but not its controls, in other words and in other views."""
+    names = {contender.name for contender in compared}
+    own = [reward for reward in ready if reward.name in names]
+    in_words = [reward for reward in own if reward.contender.model is None]
+    return [*paraphrased(in_words, sentences), *seen_otherwise(own, views)]
 
 
 def compared_rewards(
@@ -242,8 +279,11 @@ def compared_rewards(
     return compared
 
 
-def read_sentences(file: Path) -> tuple[str, ...]:
+def read_sentences(file: Path, option: str = "--sentences") -> tuple[str, ...]:
     """The lines of a text file, without empty ones.
+
+    Args:
+        option: that names it, for messages.
 
     Raises:
         BadInput: it cannot be read, or has none.
@@ -251,10 +291,10 @@ def read_sentences(file: Path) -> tuple[str, ...]:
     try:
         lines = decoded(file.read_bytes()).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"--sentences: '{file}' cannot be read as text: {reason_of(error)}") from error
+        raise BadInput(f"{option}: '{file}' cannot be read as text: {reason_of(error)}") from error
     sentences = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not sentences:
-        raise BadInput(f"--sentences: '{file}' holds no sentence; write one on each line")
+        raise BadInput(f"{option}: '{file}' holds no sentence; write one on each line")
     return sentences
 
 
@@ -340,8 +380,8 @@ def _measures(contender: Contender, scores: LabScores, in_full: bool) -> dict[st
     if not in_full:
         return about
     changed = scores.changed[contender.name]
-    about["noise"] = _sensitivity(frames, changed["shifted"]).document()
-    about["sensitivity"] = {name: _sensitivity(frames, changed[name]).document() for name in SMALL_CHANGES}
+    about["noise"] = relative_change(frames, changed["shifted"]).document()
+    about["sensitivity"] = {name: relative_change(frames, changed[name]).document() for name in SMALL_CHANGES}
     about["controls"] = _controls(contender.name, scores)
     about["by_source"] = {source: _in_short(frames.of_source(source)) for source in dict.fromkeys(frames.sources)}
     return about
@@ -364,15 +404,3 @@ def _controls(name: str, scores: LabScores) -> dict[str, Any]:
 def _in_short(frames: ScoredFrames) -> dict[str, Any]:
     """The chief measures, without intervals."""
     return {name: measure(frames, 0).document() for name, measure in CHIEF_MEASURES.items()}
-
-
-def _sensitivity(frames: ScoredFrames, changed: np.ndarray) -> Measure:
-    """Median change of the reward when its frame changes a little, in units of the rewards' interquartile range."""
-    both = frames.answered & np.isfinite(changed)
-    if not both.any():
-        return undefined("no frame was changed: the reward reads none, or several at once")
-    low, high = np.percentile(frames.rewards[frames.answered], [25, 75])
-    if high == low:
-        return undefined(CONSTANT_REWARD, int(both.sum()))
-    change = np.median(np.abs(changed[both] - frames.rewards[both]))
-    return Measure(float(change / (high - low)), n=int(both.sum()), no_interval="none was asked for")

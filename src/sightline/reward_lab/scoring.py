@@ -48,11 +48,17 @@ SHUFFLING = 1
 
 @dataclass(frozen=True)
 class ReadyReward:
-    """A reward model that was built, with the pictures that it reads."""
+    """A reward model that was built, with the pictures that it reads.
+
+    Attributes:
+        make: makes the environment, with those pictures.
+        has_variants: whether it is shown frames as they are not, too; a control is not.
+    """
 
     contender: Contender
     setup: RewardSetup
     make: EnvMaker
+    has_variants: bool = True
 
     @property
     def name(self) -> str:
@@ -69,6 +75,21 @@ class ReadyReward:
 
 
 @dataclass(frozen=True, eq=False)
+class SeenTransitions:
+    """K steps of which the state before, the action and the state after are known.
+
+    Attributes:
+        rows: int64[K], the frame of each, which shows the state after it; ascending.
+        states, actions, next_states: [K, …].
+    """
+
+    rows: np.ndarray
+    states: np.ndarray
+    actions: np.ndarray
+    next_states: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class LabScores:
     """Rewards of all frames.
 
@@ -78,6 +99,7 @@ class LabScores:
         changed: name -> variant -> float64[N], of frames as they are not; NaN where they were not scored.
         failures: name -> why a reward could not be had.
         warnings: one line each.
+        transitions: where they were wanted and there are any.
     """
 
     frames: ScoredFrames
@@ -85,6 +107,7 @@ class LabScores:
     changed: dict[str, dict[str, np.ndarray]]
     failures: dict[str, str]
     warnings: tuple[str, ...]
+    transitions: SeenTransitions | None = None
 
     def of(self, name: str) -> ScoredFrames:
         """The frames with a reward's numbers."""
@@ -143,7 +166,7 @@ def under_goal(reward: ReadyReward, goal: str, name: str) -> ReadyReward | None:
     if model is None:
         return None
     contender = Contender(name, recipe)
-    return ReadyReward(contender, replace(reward.setup, model=model, warnings=()), reward.make)
+    return ReadyReward(contender, replace(reward.setup, model=model, warnings=()), reward.make, has_variants=False)
 
 
 def control_name(name: str) -> str:
@@ -167,6 +190,7 @@ def score(
     show: Callable[[str, int], None] = lambda source, frames: None,
     variants: bool = True,
     shown: FrameFile | None = None,
+    transitions: bool = False,
 ) -> LabScores:
     """Score every frame of all sources by every reward.
 
@@ -174,6 +198,7 @@ def score(
         variants: score frames as well as they are not; see `VARIANTS`.
         shown: is given all frames, as the first reward reads them, for those that will be shown.
         show: is told which source is read, and the number of frames so far.
+        transitions: keep states and actions of all steps, too.
 
     Raises:
         BadInput: there are no frames; or an environment goes another way where its pictures differ.
@@ -184,15 +209,19 @@ def score(
     changed: dict[str, dict[str, np.ndarray]] = {}
     failures: dict[str, str] = {}
     warnings: list[str] = []
+    seen: SeenTransitions | None = None
     # Rewards that read the same pictures go together: the episodes are played once for each kind of picture.
     for group in _by_pictures(rewards):
         scorers = [_FrameScorer(reward, store, variants) for reward in group]
         # The frames of the first group are shown.
-        facts = _score_group(group, scorers, sources, None if frames is not None else shown, show)
+        is_first = frames is None
+        facts = _Facts(transitions and is_first)
+        _score_group(group, scorers, sources, facts, shown if is_first else None, show)
         table = facts.table()
         if frames is None:
             frames = table
             warnings += facts.warnings()
+            seen = facts.transitions()
         elif not _are_alike(frames, table):
             raise BadInput(
                 f"reward '{group[0].name}': the episodes go another way with its env_options; compare cameras and "
@@ -212,18 +241,19 @@ def score(
     # In the order in which they were named.
     names = [reward.name for reward in rewards]
     ordered = {name: real[name] for name in names}
-    return LabScores(frames, ordered, changed, failures, tuple(dict.fromkeys(warnings)))
+    return LabScores(frames, ordered, changed, failures, tuple(dict.fromkeys(warnings)), seen)
 
 
 def _score_group(
     group: Sequence[ReadyReward],
     scorers: Sequence[_FrameScorer],
     sources: Sequence[Source],
+    facts: _Facts,
     shown: FrameFile | None,
     show: Callable[[str, int], None],
-) -> _Facts:
-    """Play the episodes once for rewards that read the same pictures, and have each of them scored."""
-    facts = _Facts()
+) -> None:
+    """Play the episodes once for rewards that read the same pictures, and have each of them scored; `facts` is told of
+    all episodes."""
     shrink = common_shrinker([reward.model for reward in group])
     for source in sources:
         begins = True
@@ -237,7 +267,6 @@ def _score_group(
             facts.add(episode, source, len(clip.first), begins)
             show(source.name, facts.count)
             begins = not source.joined
-    return facts
 
 
 def _by_pictures(rewards: Sequence[ReadyReward]) -> list[list[ReadyReward]]:
@@ -275,7 +304,7 @@ class _FrameScorer:
         self._model = reward.model
         self._features = reward.contender.feature_source
         self._store = store
-        self._wants_variants = variants and "frames" in reward.model.needs
+        self._wants_variants = variants and reward.has_variants and "frames" in reward.model.needs
         self._episodes = 0
         self._stream = RewardStream(reward.model)
         self._rewards: dict[str, list[np.ndarray]] = {name: [] for name in ("real", *VARIANTS)}
@@ -360,9 +389,15 @@ class _FrameScorer:
 
 
 class _Facts:
-    """What the episodes say of their frames, whatever reward is judged."""
+    """What the episodes say of their frames, whatever reward is judged.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_transitions: whether states and actions are kept.
+    """
+
+    def __init__(self, keeps_transitions: bool = False) -> None:
+        self._keeps_transitions = keeps_transitions
+        self._transitions: list[SeenTransitions] = []
         self.count = 0
         self.unpaid = 0
         """Episodes that were played, and whose own reward is unknown all the same."""
@@ -390,6 +425,9 @@ class _Facts:
             before = 0 if begins else int(self._steps[-1][-1]) + 1
             self._episodes.append(np.full(steps, len(self._sources) - 1))
             self._steps.append(np.arange(before, before + steps))
+        follows = not source.still and not source.joined
+        if self._keeps_transitions and follows and episode.states is not None and episode.actions is not None:
+            self._transitions.append(_transitions_of(episode, episode.states, episode.actions, self.count))
         truth = episode.env_reward
         if truth is None and source.plays:
             self.unpaid += 1
@@ -399,6 +437,15 @@ class _Facts:
         self._stated.append(np.full(steps, episode.success is not None))
         self._success.append(np.zeros(steps, bool) if episode.success is None else episode.success.astype(bool))
         self.count += steps
+
+    def transitions(self) -> SeenTransitions | None:
+        """All steps whose states and action are known; None without any."""
+        if not self._transitions:
+            return None
+        names = ("rows", "states", "actions", "next_states")
+        return SeenTransitions(
+            **{name: np.concatenate([getattr(part, name) for part in self._transitions]) for name in names}
+        )
 
     def warnings(self) -> list[str]:
         """What the user has to know of the episodes, in lines."""
@@ -424,6 +471,15 @@ class _Facts:
             return table
         # Episodes without such a word are told apart by success, where that is stated.
         return replace(table, quality=np.where(quality == UNJUDGED, table.quality_by_success, quality))
+
+
+def _transitions_of(episode: Episode, states: np.ndarray, actions: np.ndarray, begin: int) -> SeenTransitions:
+    """The steps of an episode whose first frame has the row `begin`; without the first where its state is not known."""
+    rows = np.arange(begin, begin + len(states))
+    if episode.reset_state is None:
+        return SeenTransitions(rows[1:], states[:-1], actions[1:], states[1:])
+    before = np.concatenate([episode.reset_state[None], states[:-1]])
+    return SeenTransitions(rows, before, actions, states)
 
 
 def _stated_quality(episode: Episode) -> int:
