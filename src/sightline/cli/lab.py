@@ -179,15 +179,15 @@ def _text(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _alterations(rewards: dict[str, Any]) -> Iterator[str]:
-    """A line for each paraphrase and each view of each reward."""
+    """A line for the paraphrases and one for the views of each reward."""
     for name, reward in rewards.items():
-        for kind in ("paraphrases", "views"):
-            for label, found in reward.get(kind, {}).get("each", {}).items():
-                numbers = (
-                    f"changes by {_cell(found['change'])} of its spread, rank correlation {_cell(found['spearman'])}, "
-                    f"AUROC {_cell(found['auroc'])}"
-                )
-                yield f"{name}, {label}: {numbers}"
+        for kind, title in (("paraphrases", "other words"), ("views", "other views")):
+            block = reward.get(kind)
+            if not block:
+                continue
+            area = block["auroc"]
+            span = "–" if area["low"] is None else f"{area['low']:.2f} to {area['high']:.2f}"
+            yield f"{name}: {len(block['each'])} {title}: spread {_cell(block['spread'])}, AUROC {span}"
 
 
 def _of_transitions(distance: dict[str, Any]) -> str:

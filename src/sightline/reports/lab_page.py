@@ -242,15 +242,26 @@ def _cell(measure: Mapping[str, Any] | None) -> Cell:
 
 
 def _reasons(rewards: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each measure that is undefined, and for each that has no interval."""
+    """A line for each reason why a measure is undefined, and for rewards that are missing."""
+    undefined: list[tuple[str, str]] = []
     for name, reward in rewards.items():
         for measure, (heading, _) in COLUMNS.items():
-            undefined = _value(reward, measure, "undefined")
-            if undefined:
-                yield f"{name}: {heading} is undefined: {undefined}"
+            reason = _value(reward, measure, "undefined")
+            if reason:
+                undefined.append((name, f"{heading} is undefined: {reason}"))
         missing = _value(reward, "auroc", "missing")
         if missing:
-            yield f"{name}: {whole(missing)} frames have no reward, and are left out"
+            undefined.append((name, f"{whole(missing)} frames have no reward, and are left out"))
+    return _by_text(undefined)
+
+
+def _by_text(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Lines on rewards, each text once, with the names of all that it is true of."""
+    names: dict[str, list[str]] = {}
+    for name, text in lines:
+        names.setdefault(text, []).append(name)
+    for text, of in names.items():
+        yield f"{', '.join(of)}: {text}"
 
 
 def _controls(rewards: Mapping[str, Any]) -> list[list[Cell]]:
@@ -279,15 +290,19 @@ def alterations(rewards: Mapping[str, Any]) -> list[list[Cell]]:
     """Rows of the table of paraphrases and views: of each reward, each alteration and what comes of it."""
     rows = []
     for name, reward in rewards.items():
+        of_reward = []
         for kind, title in ALTERATIONS.items():
             block = _block(reward, kind)
-            for label, found in _block(block, "each").items():
+            each = _block(block, "each")
+            for label, found in each.items():
                 cells = [_number(found[measure]) for measure in ("change", "spearman", "auroc")]
-                rows.append([Cell(name), Cell(str(label), title), *cells])
-            if block:
+                of_reward.append([Cell(str(label), title), *cells])
+            if len(each) > 1:
                 area = block["auroc"]
                 span = "–" if area["low"] is None else f"{_two(area['low'])} to {_two(area['high'])}"
-                rows.append([Cell(name), Cell("all of them", title), _number(block["spread"]), Cell(""), Cell(span)])
+                of_reward.append([Cell("all of them", title), _number(block["spread"]), Cell(""), Cell(span)])
+        # Its name stands at the first row alone.
+        rows += [[Cell("" if index else name), *cells] for index, cells in enumerate(of_reward)]
     return rows
 
 
@@ -299,16 +314,18 @@ def _number(measure: Mapping[str, Any]) -> Cell:
 
 def _coverage(rewards: Mapping[str, Any]) -> Iterator[str]:
     """What each EPIC distance was taken over: it is of that alone."""
+    lines: list[tuple[str, str]] = []
     for name, reward in rewards.items():
         for measure, unit in (("epic", "states reached"), ("epic_of_transitions", "transitions")):
             block = _block(reward, measure)
             details = _block(block, "details")
             if block.get("value") is None or "coverage" not in details:
                 continue
-            line = f"{name}: {COLUMNS[measure][0]} over {whole(block['n'])} {unit} of {details['coverage']}"
+            line = f"{COLUMNS[measure][0]} over {whole(block['n'])} {unit} of {details['coverage']}"
             if "discount" in details:
                 line += f", background {details['background']}, discount {details['discount']:g}"
-            yield line
+            lines.append((name, line))
+    return _by_text(lines)
 
 
 def _ranked(row: Mapping[str, Any]) -> list[Cell]:
