@@ -12,10 +12,15 @@ import pytest
 
 import sightline as sl
 from sightline.datasets.episode import Episode
+from sightline.datasets.stored import StoredEpisode
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput
 from sightline.evaluation.landscape import put_state
+from sightline.reward_lab import running
+from sightline.reward_lab.contenders import contenders
+from sightline.reward_lab.running import LabData
+from sightline.reward_lab.scoring import build_rewards
 from sightline.reward_lab.sources import Source, _sometimes_random, ranked, states_of_file
 
 
@@ -121,6 +126,27 @@ def test_the_rule_of_the_task_says_the_quality(rule: Any, expected: list[str | N
     source = played([False, False, True], [True, True, False], None)
     found = ranked(source, Task("x", "x", success=rule), "suboptimal").episodes(None, None)  # type: ignore[arg-type]
     assert [getattr(episode, "quality", None) for episode in found] == expected
+
+
+def test_a_run_plays_as_it_learned_and_half_at_random(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def play(run: Any, env: str, episodes: int, seed: int, trust: bool, random_share: float = 0.0) -> Source:
+        asked.append((env, random_share))
+        return played([False, True, False])
+
+    monkeypatch.setattr(running, "trained_play", play)
+    monkeypatch.setattr(running, "open_run", lambda folder: folder)
+    (own,) = build_rewards(contenders("cartpole", [], {}))
+    sources = LabData(play=(), runs=(tmp_path,)).sources(own, None, print)
+    # The environment is named as in the run's recipe, and not by the id of its task.
+    assert asked == [("cartpole", 0.0), ("cartpole", 0.5)] and len(sources) == 2
+    qualities = []
+    for source in sources:
+        (episode,) = source.episodes(None, None)  # type: ignore[arg-type]
+        assert isinstance(episode, StoredEpisode)
+        qualities.append(episode.quality)
+    assert qualities == ["failure", "suboptimal"]
 
 
 def test_half_of_the_actions_are_random() -> None:

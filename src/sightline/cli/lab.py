@@ -115,7 +115,9 @@ def lab(
     files = (pictures, goal_pictures, other_pictures, video, labels, dataset)
     data = LabData(episodes, tuple(play or PLAY), seed, tuple(run or ()), *files, camera, states, trust)
     goals = read_sentences(sentences) if sentences else ()
-    other_words = read_sentences(paraphrases, "--paraphrases") if paraphrases else ()
+    other_words: tuple[str, ...] = ()
+    if paraphrases:
+        other_words = read_sentences(paraphrases, "--paraphrases")
     views = parse_rewards(view or [], "--view")
     shows = sys.stderr.isatty()
     show = _progress if shows else lambda source, frames: None
@@ -185,9 +187,11 @@ def _alterations(rewards: dict[str, Any]) -> Iterator[str]:
             block = reward.get(kind)
             if not block:
                 continue
+            line = f"{name}: {len(block['each'])} {title}: spread {_cell(block['spread'])}"
             area = block["auroc"]
-            span = "–" if area["low"] is None else f"{area['low']:.2f} to {area['high']:.2f}"
-            yield f"{name}: {len(block['each'])} {title}: spread {_cell(block['spread'])}, AUROC {span}"
+            if area["low"] is not None:
+                line += f", AUROC {area['low']:.2f} to {area['high']:.2f}"
+            yield line
 
 
 def _of_transitions(distance: dict[str, Any]) -> str:

@@ -299,10 +299,13 @@ def alterations(rewards: Mapping[str, Any]) -> list[list[Cell]]:
                 of_reward.append([Cell(str(label), title), *cells])
             if len(each) > 1:
                 area = block["auroc"]
-                span = "–" if area["low"] is None else f"{_two(area['low'])} to {_two(area['high'])}"
+                span = "–"
+                if area["low"] is not None:
+                    span = f"{_two(area['low'])} to {_two(area['high'])}"
                 of_reward.append([Cell("all of them", title), _number(block["spread"]), Cell(""), Cell(span)])
         # Its name stands at the first row alone.
-        rows += [[Cell("" if index else name), *cells] for index, cells in enumerate(of_reward)]
+        headings = [name, *[""] * len(of_reward)]
+        rows += [[Cell(heading), *cells] for heading, cells in zip(headings, of_reward, strict=False)]
     return rows
 
 

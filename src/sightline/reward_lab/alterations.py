@@ -65,9 +65,9 @@ def seen_otherwise(rewards: Sequence[ReadyReward], views: Mapping[str, Sequence[
             overrides = [f"env_options.{option.removeprefix('env_options.')}" for option in options]
             if not overrides:
                 raise BadInput(f"--view '{view}': say NAME=key=value of env_options, such as --view side=camera=side")
-            drawn = for_control(load_recipe(recipe.model_dump(mode="json"), overrides, own=False))
-            contender = Contender(f"{reward.name} (view: {view})", drawn, reward.contender.model)
-            make = env_maker(drawn, reward.setup.frame_size)
+            altered_recipe = for_control(load_recipe(recipe.model_dump(mode="json"), overrides, own=False))
+            contender = Contender(f"{reward.name} (view: {view})", altered_recipe, reward.contender.model)
+            make = env_maker(altered_recipe, reward.setup.frame_size)
             other = ReadyReward(contender, replace(reward.setup, warnings=()), make, has_variants=False)
             altered.append(Alteration(reward.name, "views", view, other))
     return altered

@@ -116,7 +116,8 @@ class LabData:
             reward: one of those that are judged, which says the environment.
             pairs: those of `labels`.
         """
-        task = find_task(reward.contender.recipe.env)
+        env = reward.contender.recipe.env
+        task = find_task(env)
         sources: list[Source] = []
         if self.pictures is not None:
             sources.append(labelled_pictures(self.pictures, warn))
@@ -145,8 +146,8 @@ class LabData:
         for folder in self.runs:
             run = open_run(folder)
             count = episodes or EPISODES
-            sources.append(ranked(trained_play(run, task.env, count, self.seed, self.trust), task))
-            half_random = trained_play(run, task.env, count, self.seed, self.trust, HALF)
+            sources.append(ranked(trained_play(run, env, count, self.seed, self.trust), task))
+            half_random = trained_play(run, env, count, self.seed, self.trust, HALF)
             sources.append(ranked(half_random, task, "suboptimal"))
         return sources
 
@@ -179,7 +180,9 @@ def run_lab(
     Raises:
         BadInput, RunFailed: in one line.
     """
-    truth = None if true_reward is None else TrueReward.of(true_reward)
+    truth = None
+    if true_reward is not None:
+        truth = TrueReward.of(true_reward)
     compared = compared_rewards(task, overrides, rewards, sentences, models or {})
     warnings: list[str] = []
     with _folder(out) as folder:
@@ -197,9 +200,11 @@ def run_lab(
             in_words = [reward for reward in ready if reward.name in of_recipes]
             instructions = Instructions(data.dataset, in_words, warnings.append)
             ready += instructions.rewards
-        if (paraphrases or views) and not in_full:
+        alterations: list[Alteration] = []
+        if in_full:
+            alterations = _alterations(compared, ready, paraphrases, views or {})
+        elif paraphrases or views:
             warnings.append(f"paraphrases and views are for {MOST_IN_FULL} rewards at most, and were left out")
-        alterations = _alterations(compared, ready, paraphrases, views or {}) if in_full else []
         ready += [alteration.reward for alteration in alterations]
         frame_file = FrameFile(folder / FRAMES)
         (folder / FRAMES).unlink()  # it has no name any more, and is gone once it is closed, or this process is
@@ -233,12 +238,12 @@ def run_lab(
             document |= document["rewards"][compared[0].name]
         if out is not None:
             names = [contender.name for contender in compared]
-            drawn = figures(scores, names, find_task(ready[0].contender.recipe.env), sources)
+            plots = figures(scores, names, find_task(ready[0].contender.recipe.env), sources)
             pictures = {}
             # Of rewards that read states alone there are none.
             if len(frame_file) == len(scores.frames.rewards):
-                pictures = {row: frame_file[row] for row in frame_rows(drawn)}
-            document["page"] = str(write_lab_page(out / PAGE, task, document, drawn, pictures))
+                pictures = {row: frame_file[row] for row in frame_rows(plots)}
+            document["page"] = str(write_lab_page(out / PAGE, task, document, plots, pictures))
             write_document(out / RESULT, document)
         frame_file.close()
     return document

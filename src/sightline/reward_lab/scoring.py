@@ -209,7 +209,7 @@ def score(
     changed: dict[str, dict[str, np.ndarray]] = {}
     failures: dict[str, str] = {}
     warnings: list[str] = []
-    seen: SeenTransitions | None = None
+    steps: SeenTransitions | None = None
     # Rewards that read the same pictures go together: the episodes are played once for each kind of picture.
     for group in _by_pictures(rewards):
         scorers = [_FrameScorer(reward, store, variants) for reward in group]
@@ -221,7 +221,7 @@ def score(
         if frames is None:
             frames = table
             warnings += facts.warnings()
-            seen = facts.transitions()
+            steps = facts.transitions()
         elif not _are_alike(frames, table):
             raise BadInput(
                 f"reward '{group[0].name}': the episodes go another way with its env_options; compare cameras and "
@@ -241,7 +241,7 @@ def score(
     # In the order in which they were named.
     names = [reward.name for reward in rewards]
     ordered = {name: real[name] for name in names}
-    return LabScores(frames, ordered, changed, failures, tuple(dict.fromkeys(warnings)), seen)
+    return LabScores(frames, ordered, changed, failures, tuple(dict.fromkeys(warnings)), steps)
 
 
 def _score_group(
@@ -451,7 +451,10 @@ class _Facts:
         """What the user has to know of the episodes, in lines."""
         if not self.unpaid:
             return []
-        return [f"episodes whose ground truth is unknown, since the environment paid no finite number: {self.unpaid}"]
+        return [
+            f"episodes whose ground truth is unknown, since the environment paid something else than a finite "
+            f"number at some step: {self.unpaid}"
+        ]
 
     def table(self) -> ScoredFrames:
         """All frames, without rewards."""

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -31,8 +31,6 @@ from sightline.evaluation.recording import Policy, random_policy, record_episode
 from sightline.evaluation.seeds import make_panel
 from sightline.runs.folder import RunFolder
 
-Quality = Literal["failure", "suboptimal"]
-"""Robometer's words for an episode that is no success."""
 STILLS = 256
 """Pictures that do not follow each other and are handed on together."""
 
@@ -246,11 +244,11 @@ def _stills(source: str, steps: Sequence[Any]) -> Episode:
     )
 
 
-def ranked(source: Source, task: Task, failure: Quality = "failure") -> Source:
+def ranked(source: Source, task: Task, failure: str = "failure") -> Source:
     """The same episodes with their quality, by the task's rule for success, where the environment states it.
 
     Args:
-        failure: quality of those that are no success.
+        failure: quality of those that are no success, "failure" or "suboptimal", which are Robometer's words.
     """
 
     def read(make: EnvMaker, shrink: Shrink) -> Iterator[Episode]:
@@ -258,8 +256,10 @@ def ranked(source: Source, task: Task, failure: Quality = "failure") -> Source:
             if episode.success is None:
                 yield episode
                 continue
-            is_success = is_successful(episode.success, task.success)
-            yield StoredEpisode.of(episode, quality="successful" if is_success else failure)
+            quality = failure
+            if is_successful(episode.success, task.success):
+                quality = "successful"
+            yield StoredEpisode.of(episode, quality=quality)
 
     return replace(source, episodes=read)
 
@@ -277,7 +277,9 @@ def trained_play(run: RunFolder, env: str, episodes: int, seed: int, trust: bool
     if recipe.env != env:
         raise BadInput(f"--run '{run.path}' is of the environment '{recipe.env}', and the rewards are of '{env}'")
     policy = greedy(chosen_policy(run, trust))
-    name = f"{run.path.name}, {random_share:.0%} random" if random_share else run.path.name
+    name = run.path.name
+    if random_share:
+        name += f", {random_share:.0%} random"
     own = env_maker(recipe, None)
     task = find_task(env)
 
@@ -286,7 +288,9 @@ def trained_play(run: RunFolder, env: str, episodes: int, seed: int, trust: bool
         as_learned = replace(
             make, rescale=own.rescale, observation_keys=own.observation_keys, enumerates=own.enumerates
         )
-        acting = _sometimes_random(policy, as_learned, random_share, seed) if random_share else policy
+        acting = policy
+        if random_share:
+            acting = _sometimes_random(policy, as_learned, random_share, seed)
         seeds = play_seeds(task, episodes, seed)
         return record_episodes(as_learned, acting, seeds, name, shrink=shrink, name=task.name)
 

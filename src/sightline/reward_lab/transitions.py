@@ -44,8 +44,11 @@ class TrueReward:
         Raises:
             BadInput: there is none.
         """
-        function = code_at(source) if isinstance(source, str) else source
-        name = source if isinstance(source, str) else getattr(source, "__name__", "true_reward")
+        function: object = source
+        name = getattr(source, "__name__", "true_reward")
+        if isinstance(source, str):
+            function = code_at(source)
+            name = source
         if not callable(function):
             raise BadInput(f"--true-reward: '{name}' is no function of states, actions and next states")
         return cls(name, function)
@@ -82,28 +85,28 @@ def epic_by_transitions(
         model: the reward, called `name` in the scores.
         discount: of both rewards.
     """
-    seen = scores.transitions
-    if seen is None:
+    steps = scores.transitions
+    if steps is None:
         reason = "no episode tells the states before and after its steps, and its actions"
         return undefined(reason, unit="transitions")
     if model.window > 1 or model.sees_past or not model.needs:
         reason = "the reward depends on more than the state reached, and says nothing of transitions that nobody made"
-        return undefined(reason, len(seen.rows), "transitions")
+        return undefined(reason, len(steps.rows), "transitions")
     frames = scores.of(name)
-    rewards = frames.rewards[seen.rows]
-    known = np.flatnonzero(np.isfinite(rewards))
-    if not len(known):
-        return undefined("no transition has a reward", len(seen.rows), "transitions", len(seen.rows))
+    rewards = frames.rewards[steps.rows]
+    answered = np.flatnonzero(np.isfinite(rewards))
+    if not len(answered):
+        return undefined("no transition has a reward", len(steps.rows), "transitions", len(steps.rows))
     rng = np.random.default_rng(0)
-    chosen = np.sort(rng.permutation(known)[:MOST_TRANSITIONS])
-    actions, targets = rng.choice(known, (2, BACKGROUND))
+    sample = np.sort(rng.permutation(answered)[:MOST_TRANSITIONS])
+    actions, targets = rng.choice(answered, (2, BACKGROUND))
     # States are given by their numbers: those before all steps first, those after them behind.
-    count = len(seen.rows)
-    states = np.concatenate([seen.states, seen.next_states])
+    count = len(steps.rows)
+    states = np.concatenate([steps.states, steps.next_states])
     reward_at = np.concatenate([np.full(count, np.nan), rewards])
 
     def true_reward(before: np.ndarray, acted: np.ndarray, after: np.ndarray) -> np.ndarray:
-        return truth(states[before], seen.actions[acted], states[after])
+        return truth(states[before], steps.actions[acted], states[after])
 
     def reward(before: np.ndarray, acted: np.ndarray, after: np.ndarray) -> np.ndarray:
         return np.asarray(reward_at[after])
@@ -111,26 +114,26 @@ def epic_by_transitions(
     return epic_of_transitions(
         reward,
         true_reward,
-        TransitionSample(chosen, chosen, chosen + count),
+        TransitionSample(sample, sample, sample + count),
         TransitionSample(actions, actions, targets + count),
-        frames.episode[seen.rows[chosen]],
+        frames.episode[steps.rows[sample]],
         discount,
-        frames.select(np.isin(np.arange(len(frames.rewards)), seen.rows[chosen])).coverage,
+        frames.select(np.isin(np.arange(len(frames.rewards)), steps.rows[sample])).coverage,
         resamples,
     )
 
 
 def check_against_own(truth: TrueReward, scores: LabScores, warn: Callable[[str], None]) -> None:
     """Warn of steps whose own reward, as the environment paid it, is another than the function says."""
-    seen = scores.transitions
+    steps = scores.transitions
     own = scores.frames.truth
-    if seen is None or own is None:
+    if steps is None or own is None:
         return
-    paid = own[seen.rows]
-    difference = np.abs(truth(seen.states, seen.actions, seen.next_states) - paid)
-    differs = difference > TOLERANCE * np.nanmax(np.abs(paid), initial=1e-9)
+    own_rewards = own[steps.rows]
+    difference = np.abs(truth(steps.states, steps.actions, steps.next_states) - own_rewards)
+    differs = difference > TOLERANCE * np.nanmax(np.abs(own_rewards), initial=1e-9)
     if differs.any():
         warn(
             f"--true-reward '{truth.name}' differs from what the environment paid in {np.count_nonzero(differs)} of "
-            f"{len(paid)} steps, by up to {np.nanmax(difference):.3g}"
+            f"{len(own_rewards)} steps, by up to {np.nanmax(difference):.3g}"
         )

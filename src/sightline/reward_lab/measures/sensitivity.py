@@ -35,10 +35,10 @@ def spread_of_variants(frames: ScoredFrames, variants: Sequence[np.ndarray]) -> 
         variants: float[N] each, such as rewards by other words for the same goal.
     """
     values = np.stack([frames.rewards, *variants])
-    known = np.isfinite(values).all(axis=0)
-    if not known.any():
+    is_known = np.isfinite(values).all(axis=0)
+    if not is_known.any():
         return undefined("no frame has a reward by all of them")
-    return _in_spreads(frames, values[:, known].std(axis=0))
+    return _in_spreads(frames, values[:, is_known].std(axis=0))
 
 
 def rank_agreement(frames: ScoredFrames, changed: np.ndarray) -> Measure:
