@@ -16,6 +16,7 @@ import torch
 import transformers
 
 import sightline as sl
+import smollm2
 from sightline import roles
 from sightline.agents.agent_setup import build, load_model
 from sightline.agents.resolving import resolve
@@ -397,3 +398,23 @@ def test_weights_of_a_server_are_checked_with_words() -> None:
     with_words = probes(with_pictures=False)
     assert len({turn.text for (turn,) in with_words}) == PROBES and not any(turn.pictures for (turn,) in with_words)
     assert all(turn.pictures for (turn,) in probes())
+
+
+# -- folders made of GGUF files ----------------------------------------------------------------------------------------
+
+
+def test_what_was_read_from_gguf_is_saved_without_its_quantisation(
+    folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder("llama"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder("llama"))
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    # As the library marks what it has read from GGUF, which it then refuses to save.
+    model.config.quantization_config = {"quant_method": "gguf"}
+    model.generation_config.eos_token_id = None
+    smollm2.without_quantisation(model, tokenizer).save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    vlm = load_vlm(str(tmp_path / "plain"), device="cpu")
+    assert "quantization_config" not in json.loads((tmp_path / "plain/config.json").read_text())
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in vlm.model.state_dict().items())
+    assert vlm.tokens.stop == tokenizer.eos_token_id
