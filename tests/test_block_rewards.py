@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shown_frames import GOLDEN, Embedded, Shown, code
 from sightline.agents import rewards as rewards_module
 from sightline.agents.evaluation import play_eval_seeds, summary
 from sightline.agents.rewards import BlockRewards, TurnRewards
@@ -32,6 +33,8 @@ MODELS: dict[str, Callable[[], RewardModel]] = {
     "of two": Change,
     "shaped": lambda: ShapedReward(GroundTruthReward(), Brightness(), gamma=0.5, weight=2.0),
     "of eight, by features": lambda: ProgressReward("a pole", device="cpu"),
+    "of a prefix": lambda: Shown(hued=False),
+    "of a prefix, by features": lambda: Embedded(hued=False),
 }
 
 
@@ -44,6 +47,7 @@ def some_episodes() -> list[Trajectory]:
         if number % 3 == 0:
             turns.append(turn(0.0, played=None, penalty=0.25))
         played.append(episode(*turns, success=number % 2 == 0, truncated=number % 4 == 1))
+        played[-1].reset_frame = np.full((4, 4, 3), number, np.uint8)
     played[-1].error = "it broke"
     return played
 
@@ -131,6 +135,17 @@ def test_an_evaluation_keeps_nothing_large(monkeypatch: pytest.MonkeyPatch) -> N
     assert [pixels.shape for pixels in shown] == [(300, 400, 3)] * LOGGED_EPISODES + [(0, 0, 3)] * 8
     # the last turn but one led to the last state that was replied to: the picture shows its time
     assert [int(pixels[0, 0, 0]) for pixels in shown[:3]] == [len(one.turns) - 1 for one in played[:3]]
+
+
+def test_a_reward_of_a_prefix_is_shown_the_picture_before_the_first_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    for size in (3, 1000):
+        monkeypatch.setattr(rewards_module, "BLOCK_TURNS", size)
+        worker = RolloutWorker(LARGE, Replies(), parallel=2, keeps_frames=True)
+        played = play_eval_seeds(worker, Scripted(waits), PANEL, rewards=TurnRewards(Shown(hued=False)))
+        for one in played:
+            steps = range(1, len(one.turns) + 1)
+            assert one.rewards.tolist() == [code(GOLDEN["prefix"][step]) for step in steps]
+            assert one.reset_frame is None
 
 
 def test_what_rollouts_learn_from_keeps_its_pictures() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from sightline.models.chat.messages import ChatReply, ChatRequest, Token
 from sightline.rewards.base import Clip, RewardStream
 from sightline.rewards.judge import JudgeReward
 from sightline.rewards.judging.forms import Scale, Shuffled, YesNo, bundled_prompt, read_percents
+from sightline.rewards.scopes import Past
 from sightline.rewards.shaped import ShapedReward
 from sightline.runs.trust import check_trusted
 
@@ -211,6 +213,9 @@ def test_differences_telescope_within_an_episode() -> None:
         {"over": "window", "window": 3},
         {"over": "window", "window": 3, "frames": 2, "every": 2, "output": "difference"},
         {"over": "window", "window": 2, "every": "end"},
+        {"over": "prefix", "frames": 3},
+        {"over": "prefix", "frames": 4, "every": 4, "output": "difference"},
+        {"over": "prefix", "frames": 2, "every": "end"},
     ],
 )
 def test_chunks_are_rewarded_like_the_whole(settings: dict[str, Any]) -> None:
@@ -247,6 +252,46 @@ def test_a_window_stops_at_the_beginning_of_its_episode() -> None:
         judge(server, over="window", window=3, frames=2)(clip([[1], [2], [3], [4], [5]], first))
         shown = sorted([int(picture.mean()) for picture in asked.pictures] for asked in server.asked)
     assert shown == [[1], [1, 2], [3], [3, 4], [3, 5]], "the first and the last of each window"
+
+
+def prefixes(asked: Sequence[Asked]) -> list[list[int]]:
+    """The values of the pictures of each question."""
+    return sorted([int(picture.mean()) for picture in one.pictures] for one in asked)
+
+
+def an_episode(*values: int) -> Clip:
+    """A clip of an episode of plain pictures, the first of which is the reset frame."""
+    first = np.array([[True]] + [[False]] * (len(values) - 2))
+    past = Past.of_resets(0, first[0], frames(values[0]))
+    return Clip(first, frames=frames(*values[1:])[:, None], ended=np.roll(first, -1, axis=0), past=past)
+
+
+def test_a_prefix_shows_the_reset_frame_and_the_present_one() -> None:
+    with FaultServer(by_brightness) as server:
+        rewards = judge(server, over="prefix", frames=4)(an_episode(50, 1, 2, 3, 4, 5, 6, 7))
+        shown = prefixes(server.asked)
+        server.asked.clear()
+        at_the_end = judge(server, over="prefix", frames=3, every="end")(an_episode(50, 1, 2, 3, 4, 5, 6, 7))
+        assert prefixes(server.asked) == [[50, 4, 7]]
+    assert shown == sorted([[50, 1], [50, 1, 2], [50, 1, 2, 3], [50, 2, 4], [50, 2, 4, 5], [50, 2, 4, 6], [50, 4, 7]])
+    np.testing.assert_allclose(255 * rewards[:, 0], [1, 2, 3, 4, 5, 6, 7], atol=1e-4)
+    np.testing.assert_allclose(255 * at_the_end[:, 0], [0, 0, 0, 0, 0, 0, 7], atol=1e-4)
+
+
+def test_the_first_of_shuffled_pictures_is_the_reset_frame() -> None:
+    with FaultServer(shown_numbers) as server:
+        rewards = judge(server, form="shuffled", over="prefix", frames=4)(an_episode(7, 50, 20, 90, 30))
+        assert {int(asked.pictures[0].mean()) for asked in server.asked} == {7}
+    np.testing.assert_allclose(rewards[:, 0], [0.5, 0.2, 0.9, 0.3], atol=1e-6)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_differences_of_a_prefix_add_up_to_the_last_value_less_that_of_the_reset_frame(every: int) -> None:
+    with FaultServer(by_brightness) as server:
+        rewards = judge(server, over="prefix", every=every, output="difference")(an_episode(40, 99, 99, 60, 99, 99, 90))
+    assert 255 * rewards.sum() == pytest.approx(90 - 40, abs=1e-3)
+    if every == 3:
+        np.testing.assert_allclose(255 * np.cumsum(rewards), [20 / 3, 40 / 3, 20, 30, 40, 50], atol=1e-3)
 
 
 def test_as_a_potential_it_is_paid_and_taken_back() -> None:
@@ -433,7 +478,7 @@ def test_the_beginning_of_a_reply_is_sent_where_it_can_be() -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"form": "shuffled"}, "say over=window"),
+        ({"form": "shuffled"}, "say over=prefix or over=window"),
         ({"every": "end", "output": "difference"}, "leave out every=end"),
         ({"form": "yes_no", "prompt": "[user]\n{pictures}\n"}, r"needs a section \[choices\]"),
         ({"prompt": "[user]\n{goal}\n"}, r"shows no \{pictures\}"),

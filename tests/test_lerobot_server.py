@@ -87,7 +87,7 @@ def test_frames_are_judged_alone() -> None:
 @pytest.mark.parametrize(("wanted", "expected"), [(1, [3.0]), (3, [1.0, 2.0, 3.0])])
 def test_prefixes_grow_by_a_frame(wanted: int, expected: list[float]) -> None:
     with EXAMPLE["LeRobotServer"](EXAMPLE["load"]("a/model"), "a/model", "prefix", KEY, 0) as server:
-        values = asked(server, Query(FRAMES[:3], None, np.arange(3), wanted))
+        values = asked(server, Query(3, wanted, lambda: FRAMES[:3], steps=np.arange(3)))
     np.testing.assert_allclose(values, 1000 * np.array(expected) + EXPECTED[3 - wanted : 3], atol=1e-3)
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_number_is_no_answer_and_errors_are_told() -> None:
 
     with EXAMPLE["LeRobotServer"](rewards, "a/model", "frame", KEY, 0) as server, serving(server):
         reward = sl.HTTPReward(f"http://127.0.0.1:{server.server_port}", "stand up", retries=0)
-        values = asked(server, Query(FRAMES[:3], None, None, 3))
+        values = asked(server, Query(3, 3, lambda: FRAMES[:3]))
         assert values[[0, 2]].tolist() == [0, 1] and np.isnan(values[1])
         with pytest.raises(Unavailable, match=r"KeyError: 'observation\.images\.wrist'"):
             reward(FRAMES[:1])

@@ -156,15 +156,11 @@ class Clip:
             frames = concatenated([frames_before[np.isin(steps_before, steps)], frames])
         return frames, steps
 
-    def step_numbers(self) -> np.ndarray:
-        """int[T, N], the number of each step in its episode: 1 for the first after the reset."""
-        steps, envs = self.shape
-        step = np.arange(steps)[:, None]
-        episode_start = np.maximum.accumulate(np.where(self.first, step, 0), axis=0)
-        before = np.zeros(self.shape, np.int64)
-        if self.past is not None:
-            np.maximum.at(before, (self.past.rows, self.past.envs), self.past.steps)
-        return np.asarray(step - episode_start + 1 + before[episode_start, np.arange(envs)])
+    def reset_frame(self, step: int, env: int) -> Array:
+        """uint8[H, W, 3], the frame before the first step of an episode, which is known."""
+        assert self.past is not None, "a clip with reset frames"
+        _, frames = self.past.before(step, env)
+        return frames[0]
 
     def past_of(self, row: int, scope: Scope) -> Past | None:
         """What a clip that begins with a row of this one, or follows on this one (row T), needs of it in front."""

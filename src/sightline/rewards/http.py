@@ -12,27 +12,33 @@ counted.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from sightline.config.blocks import Reach, checked_block
 from sightline.config.secrets import VARIABLE, refuse_secrets
 from sightline.errors import BadInput
 from sightline.rewards.arrays import to_numpy
-from sightline.rewards.base import Clip, Need, RewardModel, Unavailable
+from sightline.rewards.base import Clip, Need, Unavailable
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
+from sightline.rewards.interpolation import Cells, Every, InterpolatedReward, episodes_of
+from sightline.rewards.scopes import Scope
 from sightline.rewards.servers.protocols import Output, Query, Request, RobometerProtocol, SightlineProtocol
 from sightline.rewards.servers.wire import Malformed
 from sightline.runs.trust import is_this_machine
 
 if TYPE_CHECKING:
     from sightline.rewards.servers.protocols import RewardProtocol, ServerInfo
+
+MOST_FRAMES = 16
+"""Frames of an episode so far that are sent to a server which names no number."""
 
 
 class HTTPConfig(RewardConfig):
@@ -51,14 +57,27 @@ class HTTPConfig(RewardConfig):
     """Seconds for one request."""
     retries: int = Field(default=5, ge=0)
     """Further attempts after a failure that may pass."""
+    frames: Annotated[int, Field(ge=2)] | None = None
+    """Frames of an episode so far that are sent, at most: the reset frame, the present one, and others evenly between;
+    null: as many as the server takes, or 16."""
+    every: PositiveInt | Literal["end"] = 1
+    """Steps from one that the server is asked about to the next; `end`: only the last step of each episode is asked
+    about, and paid."""
     output: Output = "progress"
-    """What is paid: the server's rewards (`progress`), or its probability of `success`."""
+    """What is paid: the server's rewards (`progress`), their `difference` from one step to the next, or its probability
+    of `success`."""
     key_env: str | None = None
     """Environment variable that holds the server's key or token; it is sent over https://, or on this machine."""
     headers: dict[str, str] = {}
     """Further headers of requests: `headers.x-token=$MY_TOKEN` sends what is in that environment variable."""
     insecure_http: bool = False
     """Send frames to another machine by http:// too, on a network that is trusted; a key never goes that way."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> HTTPConfig:
+        if self.every == "end" and self.output == "difference":
+            raise ValueError("output=difference needs more than the last value of an episode; leave out every=end")
+        return self
 
     def reaches(self) -> Iterator[Reach]:
         if not is_this_machine(self.url):
@@ -78,7 +97,7 @@ class HTTPConfig(RewardConfig):
         return RewardSetup(model, model.frame_size, frames="frames" in model.needs, warnings=model.warnings)
 
 
-class HTTPReward(RewardModel):
+class HTTPReward(InterpolatedReward):
     """A reward model at the other end of a connection.
 
     >>> reward = HTTPReward("http://localhost:8701", goal="a pole standing upright on a cart")
@@ -123,11 +142,17 @@ class HTTPReward(RewardModel):
             spend=self._answers.add,
         )
         self.info = self._asked_info()
+        super().__init__(_scope_of(self.info, block), _every(self.info, block), block.output == "difference")
         self._instruction, self.warnings = self._words(goal)
         self.needs: frozenset[Need] = frozenset(need for need in ("frames", "states") if need in self.info.needs)
+        if "states" in self.needs and (self.scope.kind != "frame" or self.every != 1):
+            raise BadInput(
+                f"the reward server at {self._client.where} reads states, which are judged alone, and each of them: "
+                "leave out every and output=difference, or ask a server that reads frames"
+            )
         self.frame_size = self.info.size
         # All that an answer depends on, beside the frames.
-        facts = [block.protocol, self.info.model, self._instruction, block.camera, block.output]
+        facts = [block.protocol, self.info.model, self._instruction, block.camera, block.output == "success"]
         self._signature = json.dumps(facts).encode()
 
     def _asked_info(self) -> ServerInfo:
@@ -145,10 +170,6 @@ class HTTPReward(RewardModel):
                 f"the reward server at {where} is '{info.model[:200]}' now, and this run's rewards are of "
                 f"'{before[:200]}'; start that one again, or train anew"
             )
-        if self._output == "difference":
-            raise BadInput("output=difference compares steps, and servers are asked about single frames; say progress")
-        if info.scope != "frame":
-            raise BadInput(f"the reward server at {where} judges several frames at once ({info.scope})")
         return info
 
     def _words(self, goal: str | Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
@@ -160,84 +181,135 @@ class HTTPReward(RewardModel):
             raise BadInput(f"the reward server at {self._client.where} reads an instruction; say goal=…")
         return "; ".join(sentences), ()
 
-    def embed(self, clip: Clip) -> np.ndarray:
-        """float32[T, N, 1], what the server says of each state; NaN where it has no answer.
+    def ask(self, clip: Clip, steps: Cells, resets: Cells) -> tuple[np.ndarray, np.ndarray]:
+        """What the server says of some steps, and of the reset frames before some.
 
         Raises:
             Unavailable: it does not answer.
         """
-        frames = to_numpy(clip.frames) if "frames" in self.needs else None
-        states = np.asarray(clip.states, np.float32) if "states" in self.needs else None
-        steps, envs = clip.shape
-        # [T, N, …] -> [T * N, …]: frames that are judged alone need not follow each other.
-        if frames is not None:
-            frames = frames.reshape(steps * envs, *frames.shape[2:])
-        if states is not None:
-            states = states.reshape(steps * envs, *states.shape[2:])
-        values = self._values(self._single_queries(frames, states, steps * envs))
-        return np.concatenate([np.zeros(0, np.float32), *values]).reshape(steps, envs, 1)
+        of_resets: list[Query] = []
+        if self.info.scope == "frame":
+            queries = self._frame_queries(clip, steps)
+            of_resets = self._frame_queries_of_resets(clip, resets)
+            cells = steps
+        else:
+            stretches = self._stretches(clip) if self.info.scope == "window" and self.every == 1 else None
+            if stretches is None:
+                stretches = [(self._query(clip, cell, self.scope, 1), [cell]) for cell in steps]
+            queries = [query for query, _ in stretches]
+            cells = [cell for _, of_query in stretches for cell in of_query]
+            of_resets = [Query(1, 1, _resets_of(clip, [cell]), steps=np.zeros(1, np.int64)) for cell in resets]
+        values = np.concatenate([np.zeros(0, np.float32), *self._values([*queries, *of_resets])])
+        # Queries come environment by environment, and steps in order of time.
+        places = {cell: place for place, cell in enumerate(cells)}
+        in_order = np.array([places[cell] for cell in steps], np.int64)
+        return values[in_order], values[len(cells) :]
 
-    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
-        """float32[T, N] rewards from what `embed` gave; what is missing lies between its neighbours in time.
+    def stand_in(self, values: np.ndarray, steps: int) -> float:
+        """Nothing is made up of an episode without an answer.
 
         Raises:
-            Unavailable: nothing is answered of any state of an episode in the clip.
+            Unavailable: always.
         """
-        values = np.asarray(features[..., 0], np.float32)
-        if not np.isnan(values).any():
-            return values
-        return self._filled(values, clip.first)
+        raise Unavailable(
+            f"the reward server at {self._client.where} has no answer for any of {steps} steps of an episode (null), "
+            "and no reward is made up; look at the server"
+        )
 
     def costs(self) -> dict[str, float]:
         return self._answers.costs()
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def _single_queries(self, frames: np.ndarray | None, states: np.ndarray | None, count: int) -> list[Query]:
-        """Queries of frames, or states, that are judged alone: `batch` of them in each."""
-        size = min(self._batch, self.info.max_frames or self._batch)
+    def _frame_queries(self, clip: Clip, steps: Cells) -> list[Query]:
+        """Queries of frames, or states, that are judged alone and need not follow each other: `batch` in each."""
+        rows, envs = np.array(steps, np.int64).reshape(-1, 2).T
+        places = rows * clip.shape[1] + envs
         queries = []
-        for start in range(0, count, size):
-            rows = slice(start, min(start + size, count))
-            of_frames = None if frames is None else frames[rows]
-            of_states = None if states is None else states[rows]
-            queries.append(Query(of_frames, of_states, None, rows.stop - rows.start))
+        for some in self._batches(len(steps)):
+            part = places[some]
+            frames = functools.partial(_part, clip.frames, part) if "frames" in self.needs else None
+            states = _part(np.asarray(clip.states, np.float32), part) if "states" in self.needs else None
+            queries.append(Query(len(part), len(part), frames, states))
         return queries
+
+    def _frame_queries_of_resets(self, clip: Clip, resets: Cells) -> list[Query]:
+        """Queries of reset frames that are judged alone."""
+        parts = [resets[some] for some in self._batches(len(resets))]
+        return [Query(len(cells), len(cells), _resets_of(clip, cells)) for cells in parts]
+
+    def _batches(self, count: int) -> list[slice]:
+        """Slices of `count` frames that are judged alone, each no longer than a query may be."""
+        size = min(self._batch, self.info.max_frames or self._batch)
+        return [slice(start, start + size) for start in range(0, count, size)]
+
+    def _stretches(self, clip: Clip) -> list[tuple[Query, Cells]]:
+        """Queries of consecutive steps, each of which the server judges by its window, with the steps of each: so that
+        a frame travels once, and not once with each window."""
+        earlier = self.info.window - 1
+        size = max(min(self._batch, self.info.max_frames or self._batch) - earlier, 1)
+        stretches = []
+        for env in range(clip.shape[1]):
+            for begin, end in episodes_of(clip.first[:, env]):
+                for start in range(begin, end, size):
+                    rows = range(start, min(start + size, end))
+                    scope = Scope("window", earlier + len(rows))
+                    query = self._query(clip, (rows[-1], env), scope, len(rows))
+                    stretches.append((query, [(row, env) for row in rows]))
+        return stretches
+
+    def _query(self, clip: Clip, cell: tuple[int, int], scope: Scope, wanted: int) -> Query:
+        """The query with the frames that are shown for a step."""
+        _, steps = clip.shown(*cell, scope)
+        return Query(len(steps), wanted, lambda: to_numpy(clip.shown(*cell, scope)[0]), steps=steps)
+
+    def _groups(self, queries: Sequence[Query]) -> list[list[int]]:
+        """The numbers of queries that go into one request, in order."""
+        open_groups: dict[int, list[int]] = {}
+        groups: list[list[int]] = []
+        for number, query in enumerate(queries):
+            kind = query.length if self.info.equal_lengths else 0
+            group = open_groups.get(kind)
+            if group is None or sum(queries[other].length for other in group) + query.length > self._batch:
+                group = open_groups[kind] = []
+                groups.append(group)
+            group.append(number)
+        return groups
 
     def _values(self, queries: Sequence[Query]) -> list[np.ndarray]:
         """The server's answers, float32[wanted] for each query; what was answered before is not asked for again."""
-        groups = self._groups(queries)
-        by_group: list[list[np.ndarray]] = [[] for _ in groups]
+        numbers_of_groups = self._groups(queries)
+        groups = [[queries[number] for number in numbers] for numbers in numbers_of_groups]
+        by_query: dict[int, np.ndarray] = {}
         keys = [b""] * len(groups)
 
-        def request(number: int) -> Request | None:
+        def answered(place: int, values: Sequence[np.ndarray]) -> None:
+            by_query.update(zip(numbers_of_groups[place], values, strict=True))
+
+        def request(place: int) -> Request | None:
             # The key is made when the turn of its group has come, while the server computes the groups before.
-            keys[number] = self._key_of(groups[number])
-            numbers = self._answers.find(keys[number])
+            keys[place] = self._key_of(groups[place])
+            numbers = self._answers.find(keys[place])
             if numbers is None:
-                return self._protocol.request(groups[number], self._instruction)
-            by_group[number] = _cut(numbers, groups[number])
+                return self._protocol.request(groups[place], self._instruction)
+            answered(place, _cut(numbers, groups[place]))
             return None
 
-        def read(number: int, document: Any) -> list[np.ndarray]:
-            return self._protocol.values(document, groups[number], self.info, self._output == "success")
+        def read(place: int, document: Any) -> list[np.ndarray]:
+            return self._protocol.values(document, groups[place], self.info, self._output == "success")
 
-        def arrived(number: int, values: list[np.ndarray]) -> None:
+        def arrived(place: int, values: list[np.ndarray]) -> None:
             numbers = np.concatenate(values)
-            frames = sum(query.length for query in groups[number])
+            frames = sum(query.length for query in groups[place])
             costs = {"frames": float(frames), "unanswered": float(np.isnan(numbers).sum())}
             # On disk before it is used, so that a kill loses nothing that is paid for.
-            self._answers.keep({keys[number]: numbers}, costs)
-            by_group[number] = values
+            self._answers.keep({keys[place]: numbers}, costs)
+            answered(place, values)
 
         if groups:
             self._answers.keep_model(self.info.model)
         self._client.post_all(len(groups), request, read, arrived)
-        return [values for of_group in by_group for values in of_group]
-
-    def _groups(self, queries: Sequence[Query]) -> list[list[Query]]:
-        """Queries by request."""
-        return [[query] for query in queries]
+        return [by_query[number] for number in range(len(queries))]
 
     def _key_of(self, group: Sequence[Query]) -> bytes:
         """The key of a request's answer: equal where all is equal that the answer depends on."""
@@ -246,20 +318,26 @@ class HTTPReward(RewardModel):
             content.update(query.digest())
         return content.digest()
 
-    def _filled(self, values: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """Values [T, N] with those that are missing filled in between their neighbours in the same episode."""
-        filled = values.copy()
-        for env in range(values.shape[1]):
-            begins = np.flatnonzero(first[:, env])
-            for rows in np.split(np.arange(len(values)), begins[begins > 0]):
-                answered = rows[~np.isnan(values[rows, env])]
-                if not len(answered):
-                    raise Unavailable(
-                        f"the reward server at {self._client.where} has no answer for any of {len(rows)} steps of an "
-                        "episode (null), and no reward is made up; look at the server"
-                    )
-                filled[rows, env] = np.interp(rows, answered, values[answered, env])
-        return filled
+
+def _scope_of(info: ServerInfo, block: HTTPConfig) -> Scope:
+    """The frames that a server is sent for a step."""
+    if info.scope in ("frame", "window"):
+        if block.frames is not None:
+            raise BadInput(f"frames={block.frames} is for servers that are shown an episode so far; leave it out")
+        return Scope(info.scope, info.window if info.scope == "window" else 1)
+    frames = block.frames or info.max_frames or MOST_FRAMES
+    return Scope(info.scope, min(frames, info.max_frames or frames))
+
+
+def _every(info: ServerInfo, block: HTTPConfig) -> Every:
+    """The steps that a server is asked about: one that judges whole episodes, about the last ones."""
+    if info.scope != "episode":
+        return block.every
+    if block.output == "difference":
+        raise BadInput(
+            "this server judges whole episodes, whose steps have no differences; leave out output=difference"
+        )
+    return "end"
 
 
 def _protocol_of(block: HTTPConfig) -> RewardProtocol:
@@ -272,3 +350,16 @@ def _cut(numbers: np.ndarray, group: Sequence[Query]) -> list[np.ndarray]:
     """The numbers of a request's answer, by query."""
     ends = np.cumsum([query.wanted for query in group])
     return np.split(numbers, ends[:-1])
+
+
+def _part(array: Any, places: np.ndarray) -> np.ndarray:
+    """[K, …], rows of an array [T, N, …] as T * N rows, by their places int[K], ascending."""
+    flat = array.reshape(-1, *array.shape[2:])
+    begin, end = int(places[0]), int(places[-1]) + 1
+    # Those that follow each other, which is all of them where every step is asked about, are not copied.
+    return to_numpy(flat[begin:end] if end - begin == len(places) else flat[places])
+
+
+def _resets_of(clip: Clip, cells: Cells) -> Callable[[], np.ndarray]:
+    """What gives the reset frames before some steps, uint8[K, H, W, 3]."""
+    return lambda: np.stack([to_numpy(clip.reset_frame(*cell)) for cell in cells])

@@ -73,8 +73,6 @@ class Judge:
         self._signature = signature.encode()
         self._answers = answers
         self._client = RateLimitedClient(config.limits(model))
-        # Those of the call before: the first steps of a chunk are asked about with the chunk before as well.
-        self._recent: dict[bytes, float] = {}
         self._reasons: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -100,7 +98,6 @@ class Judge:
                 unanswered[key] = pictures
         if unanswered:
             values |= self._ask(unanswered)
-        self._recent = values
         return np.array([values[key] for key in keys], np.float64)
 
     def costs(self) -> dict[str, float]:
@@ -110,8 +107,6 @@ class Judge:
     def _earlier_value(self, key: bytes, pictures: Pictures) -> float | None:
         if len(pictures) < self._form.fewest_pictures:
             return 0.0
-        if key in self._recent:
-            return self._recent[key]
         kept = self._answers.find(key)
         return None if kept is None else float(kept[0])
 

@@ -82,10 +82,10 @@ def _rewards(
         Unavailable: it is not answered, or not as the protocol says.
     """
     protocol = SightlineProtocol()
-    queries = [
-        Query(clip, None, None if info.scope == "frame" else np.arange(len(clip)), 1 if only_last else len(clip))
-        for clip in clips
-    ]
+    queries = []
+    for clip in clips:
+        steps = None if info.scope == "frame" else np.arange(len(clip))
+        queries.append(Query(len(clip), 1 if only_last else len(clip), lambda clip=clip: clip, steps=steps))
     answers: list[list[np.ndarray]] = []
     client.post_all(
         1,

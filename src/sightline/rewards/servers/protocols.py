@@ -14,11 +14,11 @@ from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
+from sightline.rewards.scopes import ScopeKind
 from sightline.rewards.servers.wire import JSON, NPY, FormPart, Malformed, field_of, form, npy
 
 VERSION = 1
 """Of the protocol sightline."""
-Scope = Literal["frame", "window", "prefix"]
 Output = Literal["progress", "success", "difference"]
 FRAMES_OF_ROBOMETER = 8
 """Frames of a clip that Robometer was trained with."""
@@ -37,18 +37,21 @@ class ServerInfo:
     Attributes:
         model: name of its model, with all that its rewards depend on.
         needs: what it reads: `frames`, `states` and `instruction`.
-        scope: what a reward depends on: the `frame` alone, the last `window` frames, or all since the reset (`prefix`).
+        scope: what a reward depends on: the `frame` alone, the last `window` frames, all since the reset (`prefix`), or
+            a whole `episode`.
         window: frames, for that scope.
         max_frames: of a clip; None for any number.
         size: height and width at which frames are best sent; None for any.
+        equal_lengths: whether all clips of a request must have as many frames.
     """
 
     model: str
     needs: frozenset[str] = frozenset({"frames"})
-    scope: Scope = "frame"
+    scope: ScopeKind = "frame"
     window: int = 1
     max_frames: int | None = None
     size: tuple[int, int] | None = None
+    equal_lengths: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,28 +59,25 @@ class Query:
     """A question: T consecutive frames, or states, of one environment, of which the last ones are to be judged.
 
     Attributes:
-        frames: uint8[T, H, W, 3]; None if the server does not read them.
+        length: T.
+        wanted: for how many of them, from the last one backwards, an answer is wanted.
+        frames: gives uint8[T, H, W, 3] when they are needed, so that few are in memory; None if the server does not
+            read them.
         states: float32[T, …]; None if it does not read them.
         steps: int[T], of the episode, when each was seen: 0 is the reset frame. None for frames that are judged alone.
-        wanted: for how many of them, from the last one backwards, an answer is wanted.
     """
 
-    frames: np.ndarray | None
-    states: np.ndarray | None
-    steps: np.ndarray | None
+    length: int
     wanted: int
-
-    @property
-    def length(self) -> int:
-        """T."""
-        array = self.states if self.frames is None else self.frames
-        assert array is not None, "a server reads frames or states"
-        return len(array)
+    frames: Callable[[], np.ndarray] | None = None
+    states: np.ndarray | None = None
+    steps: np.ndarray | None = None
 
     def digest(self) -> bytes:
         """The same for equal questions alone."""
         content = hashlib.sha256()
-        for array in (self.frames, self.states, self.steps):
+        frames = None if self.frames is None else self.frames()
+        for array in (frames, self.states, self.steps):
             if array is not None:
                 content.update(f"{array.dtype}{array.shape}{self.wanted}".encode())
                 content.update(np.ascontiguousarray(array).data)
@@ -143,8 +143,8 @@ class SightlineProtocol:
         if not needs <= {"frames", "states", "instruction"} or not needs & {"frames", "states"}:
             raise Malformed(f"it needs {', '.join(sorted(needs))[:80] or 'nothing'}, not frames, states, instruction")
         scope = field_of(document, "scope", str, "its info")
-        if scope not in get_args(Scope):
-            raise Malformed(f"its scope is '{scope[:40]}', and only {', '.join(get_args(Scope))} can be asked")
+        if scope not in get_args(ScopeKind):
+            raise Malformed(f"its scope is '{scope[:40]}', and only {', '.join(get_args(ScopeKind))} can be asked")
         model = field_of(document, "model", str, "its info")
         return ServerInfo(
             " ".join(model.split())[:500],
@@ -163,7 +163,7 @@ class SightlineProtocol:
             if query.frames is not None:
                 name = f"f{number}"
                 clip["frames"] = {self._camera: name} if self._camera else name
-                arrays.append(FormPart(name, npy(query.frames), f"{name}.npy", NPY))
+                arrays.append(FormPart(name, npy(query.frames()), f"{name}.npy", NPY))
             if query.states is not None:
                 clip["states"] = f"s{number}"
                 arrays.append(FormPart(f"s{number}", npy(query.states), f"s{number}.npy", NPY))
@@ -202,16 +202,18 @@ class RobometerProtocol:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
         names = [str(facts[key]) for key in ("model_path", "model_name", "model") if isinstance(facts.get(key), str)]
         name = " ".join([*names[:1], digest])
-        return ServerInfo(name, frozenset({"frames", "instruction"}), "prefix", max_frames=FRAMES_OF_ROBOMETER)
+        needs = frozenset({"frames", "instruction"})
+        return ServerInfo(name, needs, "prefix", max_frames=FRAMES_OF_ROBOMETER, equal_lengths=True)
 
     def request(self, queries: Sequence[Query], instruction: str | None) -> Request:
         parts = []
         for number, query in enumerate(queries):
             assert query.frames is not None, "it reads frames"
+            frames = query.frames()
             name = f"sample_{number}_trajectory_frames"
             trajectory = {
                 "frames": {"__numpy_file__": name},
-                "frames_shape": list(query.frames.shape),
+                "frames_shape": list(frames.shape),
                 "task": instruction,
                 "id": str(number),
                 "metadata": {"subsequence_length": query.length},
@@ -220,7 +222,7 @@ class RobometerProtocol:
             sample = {"sample_type": "progress", "trajectory": trajectory}
             parts.append(FormPart(f"sample_{number}", json.dumps(sample).encode()))
             # The server skips files of any other ending.
-            parts.append(FormPart(name, npy(query.frames), f"{name}.npy", NPY))
+            parts.append(FormPart(name, npy(frames), f"{name}.npy", NPY))
         # One pass over the frames that are sent, and not one over a clip of each.
         parts.append(FormPart("use_frame_steps", b"false"))
         body, content_type = form(parts)

@@ -28,6 +28,7 @@ import numpy as np
 
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel
+from sightline.rewards.scopes import Past, Scope
 from sightline.rewards.servers.protocols import VERSION
 from sightline.rewards.servers.wire import FormPart, Malformed, array_of, field_of, parts_of
 
@@ -60,17 +61,24 @@ class ServedReward:
             )
         if isinstance(self.model, OnlineRewardModel) or not self.model.ready:
             raise BadInput(f"{name} has learned nothing yet, so its rewards mean nothing; serve one that was fitted")
+        if self.model.sees_past and (self.model.window > 1 or "states" in self.model.needs):
+            raise BadInput(
+                f"{name} compares steps whose frames a request does not hold; serve its plain values, and say every=… "
+                "and output=difference where they are asked for"
+            )
 
     def info(self) -> dict[str, Any]:
         """The document at /info."""
-        window = self.model.window
+        scope = self.model.scope
+        window = scope.frames if scope.kind == "window" else self.model.window
+        sees_episode = scope.kind in ("prefix", "episode")
         return {
             "version": VERSION,
             "model": self.name,
             "needs": sorted(self.model.needs),
-            "scope": "frame" if window == 1 else "window",
+            "scope": scope.kind if self.model.sees_past else ("frame" if window == 1 else "window"),
             "window": window,
-            "max_frames": None,
+            "max_frames": scope.frames if sees_episode else None,
             "size": None if self.size is None else list(self.size),
             "range": None,
             "deterministic": True,
@@ -97,19 +105,19 @@ class ServedReward:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from error
         if len(clips) > MOST_CLIPS:
             raise Refusal(HTTPStatus.BAD_REQUEST, f"no more than {MOST_CLIPS} clips in a request")
-        rewards = [self._rewards_of(clip, number, parts) for number, clip in enumerate(clips)]
+        rewards = [self._rewards_of(clip, number, parts, wants_all) for number, clip in enumerate(clips)]
         rows = [row.tolist() if wants_all else row[-1:].tolist() for row in rewards]
         return {"version": VERSION, "model": self.name, "rewards": rows}
 
-    def _rewards_of(self, fields: Any, number: int, parts: Mapping[str, FormPart]) -> np.ndarray:
-        """float32[T], the rewards of a clip's frames."""
+    def _rewards_of(self, fields: Any, number: int, parts: Mapping[str, FormPart], wants_all: bool) -> np.ndarray:
+        """float32[T], the rewards of a clip's frames, or at least that of the last."""
         clip_id = str(fields.get("id", number))[:80] if isinstance(fields, dict) else str(number)
         try:
             arrays = _arrays(fields, parts, self.model.needs)
         except Malformed as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error), clip_id) from error
         count = len(next(iter(arrays.values())))
-        if self.model.window == 1:
+        if self.model.window == 1 and not self.model.sees_past:
             # Frames that are judged alone: one step of as many environments, as `reward(frames)` takes them.
             clip = Clip.of_arrays(
                 {"first": np.ones((1, count), bool)} | {name: array[None] for name, array in arrays.items()}
@@ -118,6 +126,9 @@ class ServedReward:
         steps = fields.get("t")
         if not isinstance(steps, list) or len(steps) != count or not all(isinstance(step, int) for step in steps):
             raise Refusal(HTTPStatus.BAD_REQUEST, "a clip needs 't', the step of each frame", clip_id)
+        if self.model.sees_past:
+            clip = _clip_of_prefixes(arrays["frames"], self.model.scope, wants_all, clip_id)
+            return np.asarray(self._scored(clip, clip_id)[0])
         first = (np.array(steps) <= 1)[:, None]
         clip = Clip.of_arrays({"first": first} | {name: array[:, None] for name, array in arrays.items()})
         return np.asarray(self._scored(clip, clip_id)[:, 0])
@@ -128,6 +139,21 @@ class ServedReward:
             return rewards
         except BadInput as error:  # about what was sent
             raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), clip_id) from error
+
+
+def _clip_of_prefixes(frames: np.ndarray, scope: Scope, wants_all: bool, clip_id: str) -> Clip:
+    """The frames of an episode so far, uint8[F, H, W, 3], as a clip of one step: that of the last of them; with
+    `wants_all` one environment for each of them, which ends with it."""
+    if scope.kind != "window" and len(frames) > scope.frames:
+        raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, f"a clip has at most {scope.frames} frames here", clip_id)
+    lasts = range(len(frames)) if wants_all else [len(frames) - 1]
+    pasts = []
+    for env, last in enumerate(lasts):
+        # Whoever asks has picked the frames: they are all that there is, one for each step.
+        steps = np.arange(max(last - scope.frames + 1, 0), last)
+        pasts.append(Past(np.zeros_like(steps), np.full_like(steps, env), steps, frames[steps]))
+    whole = np.ones((1, len(lasts)), bool)
+    return Clip(whole, frames[list(lasts)][None], ended=whole, past=Past.joined(pasts))
 
 
 class Refusal(Exception):
