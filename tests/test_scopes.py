@@ -13,7 +13,9 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 import sightline as sl
 from conftest import TINY, TINY_ON_POLICY, Finished, result_of
 from shown_frames import GOLDEN, Embedded, Shown, code
+from sightline.control.collection import CollectingVecEnv
 from sightline.datasets.episode import Episode
+from sightline.envs.frame_vector import FrameVectorEnv, episode_seeds
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import Task
 from sightline.errors import BadInput
@@ -207,6 +209,26 @@ def test_a_vector_that_shows_no_first_states_is_warned_of(monkeypatch: pytest.Mo
     with pytest.warns(UserWarning, match="gives no frames of first states"):
         _, rewards, _, _ = env.step(np.zeros(2, int))
     assert rewards.tolist() == [code([1])] * 2
+
+
+def test_a_chunk_holds_one_reset_frame_for_each_episode_that_begins() -> None:
+    """Also where only every third step is scored, and environments are in processes of their own."""
+    for every, workers in ((1, "inline"), (3, "inline"), (1, "processes")):
+        envs = FrameVectorEnv(HUED, 3, episode_seeds(0), workers=workers, resets=True)  # type: ignore[arg-type]
+        collecting = CollectingVecEnv(envs, 12, frames=True, every=every)
+        collecting.reset()
+        for _ in range(3):
+            for _ in range(12):
+                collecting.collect(np.zeros(3, np.int64))
+            clip = collecting.take_chunk().clip
+            assert clip.past is not None
+            np.testing.assert_array_equal(clip.first[clip.past.rows, clip.past.envs], True)
+            assert len(clip.past.rows) == clip.first.sum() and not clip.past.steps.any()
+            first = np.asarray(clip.frames)[clip.past.rows, clip.past.envs, 0, 0]
+            shown = np.asarray(clip.past.frames)[:, 0, 0]
+            assert (shown[:, 0] == 0).all()
+            np.testing.assert_array_equal(shown[:, 1], first[:, 1])
+        collecting.close()
 
 
 LEARNERS = {

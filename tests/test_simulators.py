@@ -283,6 +283,28 @@ def test_pictures_that_move_the_state_are_drawn_again_where_they_were_drawn(work
             envs.close()
 
 
+@pytest.mark.parametrize("workers", ["inline", "processes"])
+def test_first_states_are_drawn_and_drawn_again_where_an_episode_is_repeated(workers: Any) -> None:
+    """Drawing moves these states, also the first one."""
+    maker = EnvMaker("odd_simulators:Rounding")
+    both = [FrameVectorEnv(maker, 2, own_seed, True, workers, resets=True) for _ in range(2)]
+    try:
+        both[0].reset()
+        begun = both[0].reset_frames.copy()
+        for i in range(120):
+            step = both[0].step(np.array([0, 1]))
+            assert (step.reset_frames is None) == (i > 0)
+            if step.reset_frames is not None:
+                np.testing.assert_array_equal(step.reset_frames, begun)
+        assert both[1].restore(both[0].episodes, both[0].actions, both[0].drawn, step.states, begun)
+        np.testing.assert_array_equal(both[1].reset_frames, begun)
+        one, other = (envs.step(np.array([0, 0])) for envs in both)
+        np.testing.assert_array_equal(one.final_states, other.final_states)
+    finally:
+        for envs in both:
+            envs.close()
+
+
 def test_what_is_lost_in_rounding_does_no_harm() -> None:
     envs = FrameVectorEnv(EnvMaker("odd_simulators:Rounding"), 1, own_seed)
     envs.reset()

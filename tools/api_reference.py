@@ -15,7 +15,7 @@ import sightline
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
     "Rewards": (
-        *("ZeroShotReward", "ProgressReward", "LearnedReward", "wrap", "RecordFrame", "RewardModel", "Clip"),
+        *("ZeroShotReward", "ProgressReward", "LearnedReward", "wrap", "RecordFrame", "RewardModel", "Scope", "Clip"),
         *("HTTPReward", "LeRobotReward", "JudgeReward"),
     ),
     "Teachers and labels": (

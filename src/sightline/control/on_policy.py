@@ -122,12 +122,18 @@ class OnPolicyTrainer(ControlTrainer):
             # The encoder works on these frames while the simulation makes the next ones.
             scored = self._env.scored
             is_last = step == model.n_steps - 1
-            if (scored - submitted) * model.n_envs >= PART or (is_last and scored > submitted):
+            is_enough = (scored - submitted) * model.n_envs >= PART and not self._takes_whole_chunks
+            if is_enough or (is_last and scored > submitted):
                 features.append(self._worker.submit(self._stream.embed, self._env.newest(submitted)))
                 submitted = scored
             self.session.give_up_if_overdue()
         chunk = self._env.take_chunk()
         return chunk, np.concatenate([awaited(part) for part in features]), truncated_states
+
+    @property
+    def _takes_whole_chunks(self) -> bool:
+        """Whether the reward is asked about some steps only, and about the last one of each part of a chunk as well."""
+        return self._reward.sees_past and self._reward.window > 1
 
     def _is_noise_due(self, step: int) -> bool:
         """Whether state-dependent exploration draws its noise anew before a step of the chunk: every `sde_sample_freq`

@@ -280,13 +280,22 @@ def _clip(episode: Episode, source: Source, begins: bool, shrink: Shrink) -> Cli
     """The clip [T, 1] of an episode, its frames as small as all its rewards allow."""
     clip = episode.clip()
     if not begins:
-        clip = replace(clip, first=np.zeros_like(clip.first))
+        clip = replace(clip, first=np.zeros_like(clip.first), past=None)
     if source.still:
         # Nothing goes before a frame, and nothing comes after it.
         alone = np.ones_like(clip.first)
-        clip = replace(clip, first=alone, ended=alone)
-    if clip.frames is not None and not source.plays:  # where it plays, they are made smaller as they are taken
-        clip = replace(clip, frames=shrink(to_numpy(clip.frames)[:, 0])[:, None])
+        clip = replace(clip, first=alone, ended=alone, past=None)
+    if source.plays:  # frames are made smaller as they are taken
+        return clip
+    return _with_frames(clip, shrink)
+
+
+def _with_frames(clip: Clip, change: Callable[[np.ndarray], np.ndarray]) -> Clip:
+    """The clip [T, 1] with all its frames changed, those before it too."""
+    if clip.frames is not None:
+        clip = replace(clip, frames=change(to_numpy(clip.frames)[:, 0])[:, None])
+    if clip.past is not None:
+        clip = replace(clip, past=replace(clip.past, frames=change(to_numpy(clip.past.frames))))
     return clip
 
 
@@ -331,11 +340,15 @@ class _FrameScorer:
 
     def rewards(self, variant: str = "real") -> np.ndarray:
         """float64[N] of all frames so far."""
-        if variant == "shuffled" and self._wants_variants and self._model.window == 1:
+        if variant == "shuffled" and self._wants_variants and self._judges_frames_alone:
             # Rewards of single frames are shuffled with them, over all episodes.
             real = self.rewards()
             return np.random.default_rng(SHUFFLING).permutation(real)
         return np.concatenate([np.zeros(0), *self._rewards[variant]])
+
+    @property
+    def _judges_frames_alone(self) -> bool:
+        return self._model.window == 1 and not self._model.sees_past
 
     def _score(self, clip: Clip, stream: RewardStream, features: dict[str, np.ndarray]) -> np.ndarray:
         """float32[T] of a clip [T, 1], by features that are kept where they can be."""
@@ -375,11 +388,9 @@ class _FrameScorer:
             return {}
         frames: Any = clip.frames
         order = np.random.default_rng([SHUFFLING, self._episodes]).permutation(len(frames))
-        pictures = {"shuffled": frames[order], "blank": np.zeros_like(frames)}
-        pictures |= {name: change(frames) for name, change in CHANGES.items()}
-        return {
-            name: RewardStream(self._model)(replace(clip, frames=changed))[:, 0] for name, changed in pictures.items()
-        }
+        clips = {"shuffled": replace(clip, frames=frames[order]), "blank": _with_frames(clip, np.zeros_like)}
+        clips |= {name: _with_frames(clip, change) for name, change in CHANGES.items()}
+        return {name: RewardStream(self._model)(changed)[:, 0] for name, changed in clips.items()}
 
     def _embedded(self, frames: np.ndarray, clip: Clip) -> np.ndarray:
         """Features of other frames [T, 1, …] than those of a clip."""

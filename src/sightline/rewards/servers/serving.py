@@ -28,7 +28,7 @@ import numpy as np
 
 from sightline.errors import BadInput, RunFailed, reason_of
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel
-from sightline.rewards.scopes import Past, Scope
+from sightline.rewards.scopes import Past, Scope, ScopeKind
 from sightline.rewards.servers.protocols import VERSION
 from sightline.rewards.servers.wire import FormPart, Malformed, array_of, field_of, parts_of
 
@@ -70,15 +70,20 @@ class ServedReward:
     def info(self) -> dict[str, Any]:
         """The document at /info."""
         scope = self.model.scope
-        window = scope.frames if scope.kind == "window" else self.model.window
-        sees_episode = scope.kind in ("prefix", "episode")
+        kind: ScopeKind = "frame" if self.model.window == 1 else "window"
+        window = self.model.window
+        max_frames = None
+        if self.model.sees_past:
+            kind = scope.kind
+            window = scope.frames if kind == "window" else 1
+            max_frames = None if kind == "window" else scope.frames
         return {
             "version": VERSION,
             "model": self.name,
             "needs": sorted(self.model.needs),
-            "scope": scope.kind if self.model.sees_past else ("frame" if window == 1 else "window"),
+            "scope": kind,
             "window": window,
-            "max_frames": scope.frames if sees_episode else None,
+            "max_frames": max_frames,
             "size": None if self.size is None else list(self.size),
             "range": None,
             "deterministic": True,
