@@ -23,6 +23,8 @@ from sightline.rewards.base import Clip, RewardStream, Unavailable
 from sightline.rewards.scopes import Past
 from sightline.rewards.servers import client
 from sightline.rewards.servers.checking import check_server
+from sightline.rewards.servers.protocols import Query, SightlineProtocol
+from sightline.rewards.servers.serving import Refusal, ServedReward
 from sightline.rewards.servers.wire import FormPart
 from stored import replay_of
 from test_scopes import LENGTHS, expected, of_an_episode, played
@@ -91,6 +93,13 @@ def test_models_that_compare_values_are_not_served() -> None:
         pass
 
 
+def test_more_frames_than_a_model_is_shown_are_turned_down() -> None:
+    queries = [Query(5, 1, lambda: np.zeros((5, 2, 2, 3), np.uint8), steps=np.arange(5))]
+    request = SightlineProtocol().request(queries, None)
+    with pytest.raises(Refusal, match="at most 4 frames here"):
+        ServedReward(Embedded(hued=False), "it").score(request.body, request.content_type)
+
+
 def test_prefixes_say_the_step_of_each_frame() -> None:
     seen = []
 
@@ -143,11 +152,14 @@ def test_every_third_step_of_a_server_of_frames_and_differences() -> None:
         for every in (1, 2, 4):
             for size in (1, 2, 4, 15):
                 model = sl.HTTPReward(server.address, every=every, output="difference")
+                asked.clear()
                 rewards = in_parts(model, played(0, LENGTHS), size)
                 first = played(0, LENGTHS).first
                 for env, lengths in enumerate(LENGTHS):
                     sums = np.add.reduceat(rewards[:, env], np.flatnonzero(first[:, env]))
                     np.testing.assert_allclose(sums, np.square(lengths))
+                if every == 1:
+                    assert len(asked) == 45 + 9, "each step and each reset frame once"
         last = sl.HTTPReward(server.address, every="end")(played(0, [[3, 9]]))
         assert last[:, 0].tolist() == [0, 0, 109, *[0] * 8, 181]
 
@@ -266,12 +278,17 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     return [{name: row[name] for name in row if not name.startswith("time") and name not in COUNTED} for row in rows]
 
 
+def mean_red(frames: np.ndarray) -> np.ndarray:
+    """For each frame a number that depends on all."""
+    return np.full(len(frames), frames[:, 0, 0, 0].mean() / 16)
+
+
 @pytest.mark.parametrize("learner", LEARNERS)
 @pytest.mark.parametrize("keys", ["every: 4, output: difference", "frames: 4"])
 def test_robometer_pays_a_run_and_may_die_and_come_back(
     sightline: Sightline, tmp_path: Path, learner: str, keys: str
 ) -> None:
-    with telling(robometer(red), ROBOMETER) as server:
+    with telling(robometer(mean_red), ROBOMETER) as server:
         keys = f"protocol: robometer, url: '{server.address}', {keys}"
         whole = tmp_path / "whole"
         done = sightline("train", *told(learner, keys, whole))
@@ -279,17 +296,19 @@ def test_robometer_pays_a_run_and_may_die_and_come_back(
         total = len(server.asked)
         if learner == "off-policy":
             replay = replay_of(whole)
-            paid = 1 / 16 if "difference" in keys else replay["true_rewards"] / 16
-            np.testing.assert_allclose(replay["rewards"], np.broadcast_to(paid, replay["rewards"].shape), atol=1e-6)
+            if "difference" not in keys:
+                table = np.array([0.0, *(np.mean(steps) / 16 for steps in GOLDEN["prefix"].values())])
+                paid = table[replay["true_rewards"].astype(int)]
+                np.testing.assert_allclose(replay["rewards"], paid, atol=1e-6)
         for share in (0.3, 0.6):
             run = tmp_path / f"{share}"
             alive_until = len(server.asked) + int(share * total)
             server.answer = lambda parts, number, end=alive_until: (
-                robometer(red)(parts, number) if number < end else (500, b"")
+                robometer(mean_red)(parts, number) if number < end else (500, b"")
             )
             done = sightline("train", *told(learner, keys, run))
             assert done.code == 1 and "gives no rewards" in done.lines[-1], done.err
-            server.answer = robometer(red)
+            server.answer = robometer(mean_red)
             done = sightline("train", *told(learner, keys, run), "--resume")
             assert done.code == 0, done.err
             assert numbers(run) == numbers(whole) and result_of(run) == result_of(whole)

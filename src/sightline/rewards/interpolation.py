@@ -104,7 +104,7 @@ class InterpolatedReward(RewardModel):
                 complete[rows, env] = line[1:]
                 before[rows, env] = line[:-1]
         rewards = complete - before if self.differences else complete
-        return rewards.astype(np.float32)
+        return np.asarray(rewards, np.float32)
 
     def _carry(self, features: np.ndarray, clip: Clip) -> None:
         """Have the last steps of a clip, with which the next one goes on, the values that they are paid by."""
@@ -123,7 +123,7 @@ class InterpolatedReward(RewardModel):
         answered = np.flatnonzero(~np.isnan(knots))
         if not len(answered):
             return np.full(len(knots), self.stand_in(features[..., 0], len(values)))
-        line = np.interp(np.arange(len(knots)), answered, knots[answered])
+        line: np.ndarray = np.interp(np.arange(len(knots)), answered, knots[answered])
         if np.isnan(reset):
             line[0] = line[1]
         return line

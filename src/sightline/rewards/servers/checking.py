@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -85,7 +86,8 @@ def _rewards(
     queries = []
     for clip in clips:
         steps = None if info.scope == "frame" else np.arange(len(clip))
-        queries.append(Query(len(clip), 1 if only_last else len(clip), lambda clip=clip: clip, steps=steps))
+        frames = functools.partial(np.asarray, clip)
+        queries.append(Query(len(clip), 1 if only_last else len(clip), frames, steps=steps))
     answers: list[list[np.ndarray]] = []
     client.post_all(
         1,
