@@ -48,6 +48,8 @@ class LeRobotServer(HTTPServer):
         for part in message_from_bytes(form).get_payload():
             parts[part.get_param("name", header="content-disposition")] = part.get_payload(decode=True)
         request, rows = json.loads(parts["request"]), []
+        if request["version"] != 1:
+            raise ValueError("version 1 of the protocol is the one that is spoken here")
         for clip in request["clips"]:
             frames = np.load(io.BytesIO(parts[clip["frames"]]), allow_pickle=False)
             images = torch.from_numpy(frames).permute(0, 3, 1, 2) / 255

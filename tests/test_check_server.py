@@ -29,12 +29,20 @@ def rows_of(parts: dict[str, FormPart]) -> list[Row]:
     return rows
 
 
-def answering(change: Callable[[list[Row]], Any]) -> Callable[[dict[str, FormPart], int], Any]:
+def answering(
+    change: Callable[[list[Row]], Any],
+    success: Callable[[list[Row]], Any] | None = None,
+    versions: tuple[int, ...] = (1,),
+) -> Callable[[dict[str, FormPart], int], Any]:
     def answer(parts: dict[str, FormPart], number: int) -> Any:
+        if json.loads(parts["request"].content)["version"] not in versions:
+            return 400, {"error": {"code": "bad_request", "message": "another version"}}
         try:
-            return {"version": 1, "model": "a model", "rewards": change(rows_of(parts))}
+            rows = rows_of(parts)
         except KeyError:
             return 400, {"error": {"code": "bad_request", "message": "no frames"}}
+        document = {"version": 1, "model": "a model", "rewards": change(rows)}
+        return document if success is None else document | {"success": success(rows)}
 
     return answer
 
@@ -65,6 +73,44 @@ def test_broken_servers_are_told_why(broken: str) -> None:
     assert any(line in complaint for complaint in complaints)
 
 
+def of_success(value: float | None) -> Callable[[list[Row]], Any]:
+    return lambda rows: [[value] * len(row) for row in rows]
+
+
+def test_rows_of_success_are_checked_where_there_are_any() -> None:
+    for success in (of_success(0.5), of_success(None)):
+        with telling(answering(lambda rows: rows, success)) as server:
+            assert check_server(server.address, None) == []
+    for success, line in (
+        (of_success(1.5), "no probability"),
+        (lambda rows: rows[:1], "its 'success': the answer is for 1"),
+    ):
+        with telling(answering(lambda rows: rows, success)) as server:
+            (complaint,) = check_server(server.address, None)
+        assert line in complaint
+
+
+def test_another_version_is_not_to_be_answered() -> None:
+    with telling(answering(lambda rows: rows, versions=(1, 99))) as server:
+        assert check_server(server.address, None) == [
+            "/score: version 99 of the protocol gets rewards; answer with status 400"
+        ]
+
+
+def test_a_clip_as_long_as_the_server_says_is_sent() -> None:
+    def short(rows: list[Row]) -> list[Row]:
+        return [row[:5] for row in rows]
+
+    with telling(answering(short), {"/info": INFO | {"max_frames": 8}}) as server:
+        assert "5 numbers for a clip, and 8 were asked for" in check_server(server.address, None)[0]
+
+
+def test_a_server_that_heeds_no_token_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGHTLINE_REWARD_TOKEN", "sesame-0123")
+    with telling(answering(lambda rows: rows)) as server:
+        assert "wrong token gets rewards" in check_server(server.address, "SIGHTLINE_REWARD_TOKEN")[0]
+
+
 def test_servers_that_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     with telling(answering(lambda rows: rows)) as server:
         assert check_server(server.address, None) == []
@@ -81,8 +127,7 @@ def test_servers_that_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_tells_and_fails() -> None:
     def answer(parts: dict[str, FormPart], number: int) -> Any:
-        document = json.loads(parts["request"].content)
-        rows = [[0.5]] if document["clips"][0]["frames"] == "nowhere" else rows_of(parts)
+        rows = rows_of(parts) if "f0" in parts else [[0.5]]
         return {"version": 1, "model": "a model", "rewards": rows}
 
     with telling(answer) as server:

@@ -13,11 +13,13 @@ from sightline.errors import BadInput
 from sightline.rewards.base import Unavailable
 from sightline.rewards.servers.client import RewardClient
 from sightline.rewards.servers.protocols import VERSION, Query, Request, ServerInfo, SightlineProtocol
-from sightline.rewards.servers.wire import JSON, FormPart, Malformed, form
+from sightline.rewards.servers.wire import JSON, NPY, FormPart, Malformed, form, npy
 
 WORDS = "a red ball lies on the floor"
 LENGTHS = (1, 3)
-"""Frames of the clips that are sent."""
+"""Frames of the clips that are sent; and as many as the server takes, if it says how many."""
+MOST_FRAMES = 256
+"""Frames of a clip that are sent at most, however many a server takes."""
 
 
 def check_server(url: str, key_env: str | None) -> list[str]:
@@ -47,8 +49,12 @@ def check_server(url: str, key_env: str | None) -> list[str]:
         complaints = _wrong_rewards(client, info, document.get("deterministic") is True)
     except Unavailable as error:
         return [f"/score: {error}"]
-    if _accepts_nothing(client):
+    if _is_answered(client, _request_of(VERSION, holds_frames=False)):
         complaints.append("/score: a clip whose frames are not in the form gets rewards; answer with status 400")
+    if _is_answered(client, _request_of(VERSION + 98, holds_frames=True)):
+        complaints.append(f"/score: version {VERSION + 98} of the protocol gets rewards; answer with status 400")
+    if key_env is not None and _lets_in_anybody(url, info):
+        complaints.append("/score: a request with a wrong token gets rewards; answer with status 401")
     return complaints
 
 
@@ -56,6 +62,8 @@ def _wrong_rewards(client: RewardClient, info: ServerInfo, is_deterministic: boo
     """What is wrong with rewards that can be read."""
     rng = np.random.default_rng(0)
     lengths = [min(length, info.max_frames or length) for length in LENGTHS]
+    if info.max_frames is not None:
+        lengths.append(min(info.max_frames, MOST_FRAMES))
     clips = [rng.integers(0, 256, (length, *(info.size or (64, 64)), 3), np.uint8) for length in lengths]
     together = _rewards(client, info, clips)
     # Rewards that are drawn at random cannot be compared.
@@ -92,24 +100,65 @@ def _rewards(
     client.post_all(
         1,
         lambda number: protocol.request(queries, WORDS if "instruction" in info.needs else None),
-        lambda number, document: protocol.values(document, queries, info, False),
+        lambda number, document: _values(document, queries, info),
         lambda number, values: answers.append(values),
     )
     return answers[0]
 
 
-def _accepts_nothing(client: RewardClient) -> bool:
-    """Whether a request without frames is answered as if all were well."""
-    clip = {"id": "0", "instruction": WORDS, "frames": "nowhere", "t": [0]}
-    request: dict[str, Any] = {"version": VERSION, "clips": [clip], "want": "frames"}
-    body, content_type = form([FormPart("request", json.dumps(request).encode(), kind=JSON)])
+def _values(document: Any, queries: Sequence[Query], info: ServerInfo) -> list[np.ndarray]:
+    """The rewards in an answer, which may hold probabilities of success beside them.
+
+    Raises:
+        Malformed: one of the two is not as the protocol says.
+    """
+    protocol = SightlineProtocol()
+    values = protocol.values(document, queries, info, False)
+    if document.get("success") is None:
+        return values
     try:
-        client.post_all(
-            1,
-            lambda number: Request("/score", body, content_type),
-            lambda number, document: True,
-            lambda number, done: None,
-        )
+        rows = protocol.values(document, queries, info, True)
+    except Malformed as error:
+        raise Malformed(f"its 'success': {error}") from error
+    # Where there is no answer, nothing is compared.
+    chances = np.concatenate([np.zeros(1), *(row[~np.isnan(row)] for row in rows)])
+    if chances.min() < 0 or chances.max() > 1:
+        raise Malformed("its 'success' holds a number that is no probability from 0 to 1")
+    return values
+
+
+def _lets_in_anybody(url: str, info: ServerInfo) -> bool:
+    """Whether a server that wants a token answers a request with another one."""
+    stranger = RewardClient(
+        url,
+        key_env=None,
+        headers={"Authorization": "Bearer this-is-not-the-token"},
+        insecure_http=False,
+        timeout=60.0,
+        retries=0,
+        spend=lambda costs: None,
+    )
+    try:
+        _rewards(stranger, info, [np.zeros((1, *(info.size or (64, 64)), 3), np.uint8)])
+    except Unavailable:
+        return False
+    return True
+
+
+def _request_of(version: int, holds_frames: bool) -> Request:
+    """A request of some version for a clip of one black frame, which it holds or not."""
+    clip = {"id": "0", "instruction": WORDS, "frames": "f0", "t": [0]}
+    document: dict[str, Any] = {"version": version, "clips": [clip], "want": "frames"}
+    parts = [FormPart("request", json.dumps(document).encode(), kind=JSON)]
+    if holds_frames:
+        parts.append(FormPart("f0", npy(np.zeros((1, 64, 64, 3), np.uint8)), "f0.npy", NPY))
+    return Request("/score", *form(parts))
+
+
+def _is_answered(client: RewardClient, request: Request) -> bool:
+    """Whether a request is answered as if all were well."""
+    try:
+        client.post_all(1, lambda number: request, lambda number, document: True, lambda number, done: None)
     except Unavailable:
         return False
     return True
