@@ -40,6 +40,7 @@ def small_episode(number: int = 0, steps: int = 4, **changes: Any) -> StoredEpis
         "fps": 20.0,
         "index": number,
         "succeeded": number % 2 == 0,
+        "quality": ("successful", "suboptimal")[number % 2],
         "rewards": {"words": draw.random(steps).astype(np.float32)},
         "reset_rewards": {"words": 0.25 + number},
     }
@@ -52,7 +53,7 @@ def check_same(read: StoredEpisode, written: StoredEpisode, pixels: float = 0.0)
         ours, theirs = getattr(written, name), getattr(read, name)
         assert (ours is None) == (theirs is None), name
         assert ours is None or np.array_equal(ours, theirs), name
-    for name in ("source", "terminated", "instruction", "seed", "fps", "index", "succeeded"):
+    for name in ("source", "terminated", "instruction", "seed", "fps", "index", "succeeded", "quality"):
         assert getattr(read, name) == getattr(written, name), name
     for name in ("frames", "reset_frame"):
         ours, theirs = getattr(written, name), getattr(read, name)

@@ -220,7 +220,14 @@ def test_sentences_are_the_index_that_pandas_reads(written: Path) -> None:
 def test_labels_of_episodes(written: Path) -> None:
     episodes = parquet.read_table(written / EPISODES).to_pydict()
     assert episodes["success"] == [True, False, True]
-    assert episodes["quality_label"] == ["successful", "failure", "successful"]
+    assert episodes["quality_label"] == ["successful", "suboptimal", "successful"]
+
+
+@pytest.mark.parametrize(("succeeded", "word"), [(True, "successful"), (False, "failure"), (None, None)])
+def test_quality_is_by_success_where_nobody_says(tmp_path: Path, succeeded: bool | None, word: str | None) -> None:
+    with LeRobotWriter(tmp_path / "set") as writer:
+        writer.add(small_episode(quality=None, succeeded=succeeded))
+    assert [episode.quality for episode in read_lerobot(tmp_path / "set")] == [word]
 
 
 def test_statistics_are_those_of_all_values(written: Path) -> None:
@@ -475,7 +482,7 @@ def test_success_of_the_episode_alone_is_that_of_its_end(changed: Path) -> None:
 
 
 def test_quality_is_the_word_of_the_data_set(changed: Path) -> None:
-    assert [episode.quality for episode in read_lerobot(changed)] == ["successful", "failure", "successful"]
+    assert [episode.quality for episode in read_lerobot(changed)] == ["successful", "suboptimal", "successful"]
     words = pyarrow.array(["suboptimal", None, "so-so"])
     edit_table(
         changed / EPISODES,

@@ -245,8 +245,8 @@ class LeRobotWriter:
             row |= {f"{part}/{name}": value for name, value in place.items()}
         # LeRobot has no place for these. `quality_label` is Robometer's.
         row["success"] = episode.succeeded
-        labels = {None: None, True: "successful", False: "failure"}
-        row["quality_label"] = labels[episode.succeeded]
+        by_success = {None: None, True: "successful", False: "failure"}
+        row["quality_label"] = episode.quality or by_success[episode.succeeded]
         if episode.frames is not None:
             row[layout.FINAL + self._camera] = encode_png(episode.frames[-1])
         if episode.states is not None and layout.STATE in self._features:

@@ -5,8 +5,8 @@
     img/NAME_3_17.png        the frame that step 17 of episode 3 led to; step -1 is the reset
 
 Columns: checkpoint, rollout, step, image_file_name, obs_0 …, action (or action_0 …), reward, success, ended,
-instruction, seed, fps, episode_success, reward.NAME …, human_label. Only the first four have to be there, as in vlmrm's
-own tables. An episode is whole once its last row says how it `ended`.
+instruction, seed, fps, episode_success, quality_label, reward.NAME …, human_label. Only the first four have to be
+there, as in vlmrm's own tables. An episode is whole once its last row says how it `ended`.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ def _rows(episode: StoredEpisode, number: int) -> list[dict[str, Any]]:
                 row["ended"] = "terminated" if episode.terminated else "truncated"
         row |= {"instruction": episode.instruction or "", "seed": episode.seed, "fps": episode.fps}
         row["episode_success"] = "" if episode.succeeded is None else int(episode.succeeded)
+        row["quality_label"] = episode.quality or ""
         for name, rewards in episode.rewards.items():
             row[f"reward.{name}"] = episode.reset_rewards.get(name, "") if step == RESET else rewards[step]
         rows.append(row)
@@ -254,6 +255,7 @@ def _read_episode(
         fps=facts.get("fps"),
         index=number,
         succeeded=None if succeeded is None else succeeded == 1,
+        quality=last.get("quality_label") or None,
         rewards=rewards,
         reset_rewards=reset_rewards,
         human=columns.get("human_label"),
