@@ -93,7 +93,7 @@ def _one_thread() -> None:
 
 THOROUGH = {
     *("agent_faults", "agent_learning", "agent_preferences", "agent_training", "api", "background", "chat_teacher"),
-    *("collecting", "lerobot_datasets", "prefix_servers", "scopes", "success_labels"),
+    *("collecting", "dataset_replay", "lerobot_datasets", "prefix_servers", "scopes", "success_labels"),
     *("chat_training", "check_env", "cli", "clips", "deformables", "docs", "engines", "everybodys_environments"),
     *("examples", "existing_labels", "game_processes", "golden_runs", "hostile_folders", "humanoid"),
     *(

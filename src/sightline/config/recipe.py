@@ -217,6 +217,24 @@ class RecipeBase(Strict):
         return self
 
 
+class ReplayDataset(Strict):
+    """A data set whose transitions lie in the replay buffer before the first step."""
+
+    path: str
+    """Folder of a LeRobotDataset v3, of Minari, or of pictures with a table."""
+    camera: str | None = None
+    """Which of several cameras the reward sees."""
+    digest: str | None = None
+    """SHA-256 of its files, hexadecimal; another data set of that path is refused. Default: that of the files there."""
+    transitions: PositiveInt | None = None
+    """How many it holds; default: counted."""
+
+
+def _path_of_dataset(value: Any) -> Any:
+    """`dataset=DIR` names its path alone."""
+    return {"path": value} if isinstance(value, str) else value
+
+
 def _names_of_parts(value: Any) -> Any:
     """One name, or several; parts of tuples are numbered."""
     if value is None:
@@ -246,6 +264,9 @@ class ControlRecipe(RecipeBase):
     replay: str | None = None
     """A run folder whose stored transitions are learned from; nothing is collected then. It must have kept its
     embeddings (`reward.keep_embeddings=true`)."""
+    dataset: Annotated[ReplayDataset | None, BeforeValidator(_path_of_dataset)] = None
+    """A data set (`sightline collect`, LeRobot, Minari) that fills the replay buffer before the first step, rewarded by
+    this run's reward; its transitions do not count as steps."""
     learner: LearnerConfig = AutoLearner()
     evaluation: Evaluation = Evaluation()
 
@@ -263,6 +284,19 @@ class ControlRecipe(RecipeBase):
                 f"learner.buffer_size={self.learner.buffer_size} is too small: it must hold two chunks of "
                 f"learner.chunk x envs = {chunk} transitions"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _dataset_has_a_buffer(self) -> ControlRecipe:
+        if self.dataset is None:
+            return self
+        if isinstance(self.learner, OnPolicyLearner):
+            raise ValueError(
+                f"dataset: {self.learner.algorithm} learns on-policy and has no replay buffer; say "
+                "learner.algorithm=auto, or leave out dataset"
+            )
+        if self.replay is not None:
+            raise ValueError("dataset and replay both fill the replay buffer; leave one of them out")
         return self
 
     @model_validator(mode="after")

@@ -22,7 +22,9 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from sightline.config.learners import OffPolicyLearner
 from sightline.config.loading import for_control
+from sightline.config.recipe import ReplayDataset
 from sightline.control.control_setup import ControlSetup
+from sightline.control.dataset_replay import fill_from_dataset
 from sightline.control.learners import build_learner, name_of_values, reset_critic
 from sightline.control.relabelling import relabel
 from sightline.control.reward_worker import RewardWorker
@@ -31,6 +33,7 @@ from sightline.control.state import buffer_of, latest_learner, set_random_state
 from sightline.control.trainer import ControlTrainer
 from sightline.envs.observations import blank
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardStream, RewardUpdate, Unavailable
+from sightline.rewards.config import reward_config, run_shrinker
 from sightline.runs.folder import open_run
 from sightline.runs.state import restoring
 from sightline.session import RunSession
@@ -144,11 +147,14 @@ class OffPolicyTrainer(ControlTrainer):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin with an untrained learner, and a filled replay buffer if the recipe names a run to take it from."""
+        """Begin with an untrained learner, and a filled replay buffer if the recipe names a run, or a data set, to take
+        it from."""
         self.model = self._untrained()
         if self.setup.recipe.replay is not None:
             self._copy_replay(self.setup.recipe.replay)
         self._make_scorer()
+        if self.setup.recipe.dataset is not None:
+            self._fill_replay(self.setup.recipe.dataset)
         if isinstance(self._reward, OnlineRewardModel) and self._reward.resets_critic:
             name_of_values(self.model)  # refused now rather than after exploring
 
@@ -166,6 +172,13 @@ class OffPolicyTrainer(ControlTrainer):
         buffer = buffer_of(self.model)
         buffer.copy_from(buffer_of(latest_learner(source, stated_keys=agreed)))
         relabel(buffer, self.setup.reward_model)
+
+    def _fill_replay(self, dataset: ReplayDataset) -> None:
+        """Fill the replay buffer with the transitions of a data set, under this run's reward."""
+        shrink = run_shrinker(reward_config(self.setup.recipe.reward), self.setup.reward_model)
+        frame_shape = self._env.envs.frame_shape if self.setup.make.render else ()
+        filled = fill_from_dataset(self.model, buffer_of(self.model), dataset, self._reward, shrink, frame_shape)
+        self.session.progress.say(filled)
 
     def _untrained(self) -> OffPolicyAlgorithm:
         shape, dtype = self._stored_features()

@@ -103,6 +103,7 @@ def relabelled_recipe(
     document["goal"] = list(model.goal)
     document["baseline"] = list(model.baseline)
     document["replay"] = str(run.path.resolve())
+    document["dataset"] = None  # its transitions are among those of the run
     return document
 
 

@@ -6,6 +6,7 @@ buffer without a reward. Stable-Baselines3 takes this buffer for any off-policy 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,30 @@ class CommittedReplayBuffer(ReplayBuffer):
         if self.features is not None and features is not None:
             self.features[rows] = features
         self.committed[rows] = True
+
+    def write(
+        self,
+        cells: tuple[np.ndarray, np.ndarray],
+        transitions: Mapping[str, np.ndarray],
+        features: np.ndarray | None,
+    ) -> None:
+        """Write transitions that are known already to cells of the empty ring; `begin_with` counts them.
+
+        Args:
+            cells: rows and columns, int[M] each.
+            transitions: name of an array of this buffer -> its values of these cells, [M, …].
+            features: [M, …], kept if the buffer was made to.
+        """
+        for name, values in transitions.items():
+            getattr(self, name)[cells] = values
+        if self.features is not None and features is not None:
+            self.features[cells] = features
+
+    def begin_with(self, rows: int) -> None:
+        """Count the first rows, which were written, as stored and committed; nothing follows on their episodes."""
+        self.committed[:rows] = True
+        self._set_rows_added(rows)
+        self.end_episodes()
 
     def end_episodes(self) -> None:
         """End the episodes of the newest row, which cannot be gone on with: the next row begins new ones."""

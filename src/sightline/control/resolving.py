@@ -22,6 +22,7 @@ from sightline.config.learners import (
 )
 from sightline.config.loading import for_control, validate_recipe
 from sightline.config.recipe import ControlRecipe
+from sightline.control.dataset_replay import completed_dataset
 from sightline.control.panel_sizes import evaluation_share, learning_begins, learns_nothing, resolved_evaluation
 from sightline.control.sizes import EnvironmentShapes, check_memory, space_of
 from sightline.envs.actions import COMBINATIONS, combinations, describe_actions
@@ -96,8 +97,18 @@ def resolve(recipe: ControlRecipe) -> ControlRecipe:
     document["evaluation"] = resolved_evaluation(recipe, shapes.horizon).model_dump(mode="json")
     document["checkpoints"]["every"] = recipe.checkpoints.every or max(recipe.steps // 10, 1)
     completed = for_control(validate_recipe(document))
+    if completed.dataset is not None:
+        actions = _chosen_actions(learner, shapes.actions)
+        completed = completed.model_copy(update={"dataset": completed_dataset(completed, shapes.states, actions)})
     check_memory(completed, shapes)
     return completed
+
+
+def _chosen_actions(learner: LearnerConfig, actions: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The space that a learner chooses from: one that makes a single choice is given combinations of several."""
+    if isinstance(learner, OnPolicyLearner) or isinstance(actions, spaces.Box | spaces.Discrete):
+        return actions
+    return spaces.Discrete(combinations(actions))
 
 
 def _check_training_options(recipe: ControlRecipe) -> None:

@@ -41,21 +41,27 @@ class EnvironmentShapes:
 
 def transitions_kept(recipe: ControlRecipe) -> int:
     """Transitions that the replay buffer of a run has room for: `learner.buffer_size`, or all that there can be, if
-    that is less: those that it collects, in whole chunks, or those that the run named by `replay` has stored."""
+    that is less: those of its data set and those that it collects, in whole chunks; or those that the run named by
+    `replay` has stored."""
     learner = recipe.learner
     assert isinstance(learner, OffPolicyLearner)
     if recipe.replay is None:
-        return min(learner.buffer_size, _collected(recipe))
+        return min(learner.buffer_size, _stored(recipe))
     source = for_control(open_run(Path(recipe.replay)).recipe())
     # A run that learned from yet another one's transitions does not say how many it had.
     if not isinstance(source.learner, OffPolicyLearner) or source.replay is not None:
         return learner.buffer_size
-    return min(learner.buffer_size, source.learner.buffer_size, _collected(source))
+    return min(learner.buffer_size, source.learner.buffer_size, _stored(source))
 
 
-def _collected(recipe: ControlRecipe) -> int:
+def _stored(recipe: ControlRecipe) -> int:
+    """Transitions of a run's data set, and those that it collects."""
     chunk = recipe.learner.chunk * recipe.envs
-    return math.ceil(recipe.steps / chunk) * chunk
+    collected = math.ceil(recipe.steps / chunk) * chunk
+    if recipe.dataset is None:
+        return collected
+    assert recipe.dataset.transitions is not None, "a completed recipe says it"
+    return collected + recipe.dataset.transitions
 
 
 def check_memory(recipe: ControlRecipe, shapes: EnvironmentShapes) -> None:

@@ -131,7 +131,7 @@ def read_lerobot(folder: Path, camera: str | None = None, frames: bool = True) -
             if recorded is not None and key is not None:
                 _check_size(info, key, recorded, place.name)
                 recorded[-1] = _final_frame(place, key, recorded)
-            yield _episode(info, place, table, recorded)
+            yield _episode(info, place, table, key, recorded)
     finally:
         if film is not None:
             film.close()
@@ -355,10 +355,13 @@ def _final_frame(place: _Place, camera: str, before: np.ndarray) -> np.ndarray:
 # -- episodes ----------------------------------------------------------------------------------------------------------
 
 
-def _episode(info: LeRobotInfo, place: _Place, table: Any, recorded: np.ndarray | None) -> StoredEpisode:
+def _episode(
+    info: LeRobotInfo, place: _Place, table: Any, camera: str | None, recorded: np.ndarray | None
+) -> StoredEpisode:
     """The episode of some rows.
 
     Args:
+        camera: the feature of its frames; None if they are not read.
         recorded: uint8[T + 1, H, W, 3], the frames before each action, and the one after the last.
     """
     order = _numbers(table, "frame_index", place)
@@ -383,6 +386,10 @@ def _episode(info: LeRobotInfo, place: _Place, table: Any, recorded: np.ndarray 
     reached, reset_state = _reached(states, row.get(layout.FINAL + layout.STATE))
     env_reward = _numbers(table, layout.REWARD, place)
     seed = row.get("seed")
+    # Of what is read, whatever the last step led to has to be there.
+    finals = [] if states is None else [layout.FINAL + layout.STATE]
+    if camera is not None:
+        finals.append(layout.FINAL + camera)
     return StoredEpisode(
         source=str(row.get("source") or "dataset"),
         frames=None if recorded is None else recorded[1:],
@@ -401,6 +408,7 @@ def _episode(info: LeRobotInfo, place: _Place, table: Any, recorded: np.ndarray 
         quality=row["quality_label"] if isinstance(row.get("quality_label"), str) else None,
         rewards=rewards,
         reset_rewards=reset_rewards,
+        knows_last_state=all(row.get(name) is not None for name in finals),
     )
 
 

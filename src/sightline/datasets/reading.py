@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from sightline.datasets import lerobot_layout as layout
+from sightline.datasets.human_labels import FILE as HUMAN_LABELS
 from sightline.datasets.human_labels import read_human_labels, with_human_labels
 from sightline.datasets.lerobot import read_lerobot
 from sightline.datasets.minari import FILE, minari_folder, read_minari
@@ -18,6 +20,37 @@ def is_dataset(folder: Path) -> bool:
     """Whether a folder has one of the known layouts."""
     is_lerobot = (folder / layout.INFO).is_file() or (folder / layout.WRITING).is_dir()
     return is_lerobot or table_of(folder) is not None or minari_folder(folder) is not None
+
+
+LABELS = "labels"
+"""Folder of a data set's label store."""
+
+
+def dataset_digest(folder: Path) -> str:
+    """SHA-256 over the files of a data set and their names, hexadecimal; what people say of it does not count.
+
+    Raises:
+        BadInput: a file cannot be read, or the folder is no data set.
+    """
+    if not is_dataset(folder):
+        raise _unknown(folder)
+    of_people = {folder / HUMAN_LABELS}
+    if (folder / UNLABELLED).is_file():
+        of_people.add(folder / LABELLED)
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        place = file.relative_to(folder)
+        is_hidden = any(part.startswith(".") for part in place.parts)
+        if is_hidden or place.parts[0] == LABELS or file in of_people or not file.is_file():
+            continue
+        digest.update(f"{place.as_posix()}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+        try:
+            with file.open("rb") as opened:
+                while block := opened.read(2**20):
+                    digest.update(block)
+        except OSError as error:
+            raise BadInput(f"'{file}' cannot be read: {error.strerror or error}") from error
+    return digest.hexdigest()
 
 
 def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -> Iterator[StoredEpisode]:
@@ -44,9 +77,13 @@ def _read(folder: Path, camera: str | None, frames: bool) -> Iterator[StoredEpis
         return read_pictures(folder, frames)
     if minari_folder(folder) is not None:
         return read_minari(folder, camera, frames)
+    raise _unknown(folder)
+
+
+def _unknown(folder: Path) -> BadInput:
     if not folder.is_dir():
-        raise BadInput(f"there is no folder '{folder}'")
-    raise BadInput(
+        return BadInput(f"there is no folder '{folder}'")
+    return BadInput(
         f"'{folder}' is no data set that is known: it holds neither {layout.INFO} (LeRobot) nor {LABELLED} or "
         f"{UNLABELLED} (pictures) nor data/{FILE} (Minari)"
     )

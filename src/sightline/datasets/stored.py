@@ -27,6 +27,8 @@ class StoredEpisode(Episode):
         reset_rewards: name of a reward model -> its reward of the state before the first step, where it has one.
         human: float32[T], what a person says of each state, 1 where the goal is reached and 0 where it is not; NaN
             where nobody says. None where nobody was asked.
+        knows_last_state: whether the last row is of the state that the last step led to; where it is not known, the one
+            before stands for it once more.
     """
 
     index: int = 0
@@ -35,6 +37,7 @@ class StoredEpisode(Episode):
     rewards: Mapping[str, np.ndarray] = field(default_factory=dict)
     reset_rewards: Mapping[str, float] = field(default_factory=dict)
     human: np.ndarray | None = None
+    knows_last_state: bool = True
 
     @classmethod
     def of(cls, episode: Episode, **beside: Any) -> StoredEpisode:

@@ -17,15 +17,13 @@ import numpy as np
 
 from sightline.datasets.human_labels import FILE, HumanLabel, labels_by_frame, write_human_labels
 from sightline.datasets.pictures import LABELLED, UNLABELLED, write_labelled_table
-from sightline.datasets.reading import read_dataset
+from sightline.datasets.reading import LABELS, read_dataset
 from sightline.errors import BadInput, RunFailed
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Outcome, Question, RecordedTeacher, Segment
 from sightline.teachers.page import check_person, serve_store
 from sightline.teachers.queue import SUCCESS
 
-LABELS = "labels"
-"""Folder of the label store in a data set."""
 DECILES, THIRDS = 10, 3
 REPEATED = 10
 """One question in so many is asked again."""
