@@ -290,14 +290,18 @@ def _episodes(
 ) -> Iterator[StoredEpisode]:
     """The episodes as the run's reward would have seen them: under its own words, in frames of the run's size."""
     for episode in read_dataset(folder, dataset.camera, frames="frames" in reward.needs):
-        frames = episode.frames
+        frames, reset_frame = episode.frames, episode.reset_frame
         if frames is not None:
-            frames = _of_size(frames if shrink is None else shrink(frames), frame_shape)
-        yield replace(episode, frames=frames, instruction=None)
+            frames = _of_size(frames, shrink, frame_shape)
+        if reset_frame is not None:
+            reset_frame = _of_size(reset_frame[None], shrink, frame_shape)[0]
+        yield replace(episode, frames=frames, reset_frame=reset_frame, instruction=None)
 
 
-def _of_size(frames: np.ndarray, frame_shape: tuple[int, ...]) -> np.ndarray:
-    """Frames scaled to those of the run, where they are of the same proportions; others as they are."""
+def _of_size(frames: np.ndarray, shrink: Shrink | None, frame_shape: tuple[int, ...]) -> np.ndarray:
+    """Frames shrunk and scaled to those of the run, where they are of the same proportions; others are only shrunk."""
+    if shrink is not None:
+        frames = shrink(frames)
     height, width = frames.shape[1:3]
     if frames.shape[1:] == frame_shape or height * frame_shape[1] != width * frame_shape[0]:
         return frames
@@ -329,7 +333,7 @@ def _rewarded(
             raise _other_size(dataset, seen, frame_shape)
         captured = reward.capture(clip)
         features = stream.embed(clip)
-        reward.collected(features, replace(clip, frames=None), captured)
+        reward.collected(features, clip.without_frames(), captured)
         rewards = np.zeros(episode.steps, np.float32)  # until all states are there
     else:
         features = stream.embed(clip)
