@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import sightline as sl
 from conftest import TINY, Finished
 from sightline.datasets.episode import Episode
 from sightline.datasets.human_labels import HumanLabel, write_human_labels
 from sightline.datasets.reading import read_dataset
 from sightline.reward_lab import collecting
-from sightline.reward_lab.collecting import Collection, collect, judged
+from sightline.reward_lab.collecting import collect, judged
+from sightline.reward_lab.collection import Collection, meaning
 from sightline.rewards.base import Clip, RewardModel
 from small_datasets import small_episode
 
@@ -58,9 +62,11 @@ def test_success_is_by_the_tasks_rule(rule: Any, succeeded: bool) -> None:
 
 
 def test_a_task_is_collected_with_rewards(tmp_path: Path) -> None:
-    collection = Collection("cartpole", ["episode_steps=5"], 3, rewards={"own": (), "red": ["goal=a red car"]})
+    collection = Collection(
+        "cartpole", tmp_path / "set", ["episode_steps=5"], 3, rewards={"own": (), "red": ["goal=a red car"]}
+    )
     seen: list[int] = []
-    collected = collect(collection, tmp_path / "set", seen.append)
+    collected = collect(collection, seen.append)
     assert (collected.episodes, collected.steps, collected.rewards) == (3, 15, ["own", "red"])
     assert seen == [1, 2, 3] and collected.success is not None and collected.success["of"] == 3
     for episode in read_dataset(tmp_path / "set"):
@@ -74,8 +80,10 @@ def test_a_task_is_collected_with_rewards(tmp_path: Path) -> None:
 
 
 def test_scripted_play_reaches_the_goal(tmp_path: Path) -> None:
-    collection = Collection("cartpole", ["episode_steps=30"], 2, "scripted", layout="pictures", size=32)
-    collected = collect(collection, tmp_path / "set")
+    collection = Collection(
+        "cartpole", tmp_path / "set", ["episode_steps=30"], 2, "pictures", policy="scripted", size=32
+    )
+    collected = collect(collection)
     assert collected.success is not None and collected.success["rate"] == 1.0
     (first, _) = read_dataset(tmp_path / "set")
     assert first.frames is not None and first.frames.shape == (30, 32, 32, 3) and first.source == "scripted"
@@ -83,7 +91,7 @@ def test_scripted_play_reaches_the_goal(tmp_path: Path) -> None:
 
 def test_what_was_finished_stays_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting.StopRequests, "requested", lambda self: True)
-    collected = collect(Collection("cartpole", ["episode_steps=4"], 5), tmp_path / "set")
+    collected = collect(Collection("cartpole", tmp_path / "set", ["episode_steps=4"], 5))
     assert collected.episodes == 1 == len(list(read_dataset(tmp_path / "set")))
 
 
@@ -121,6 +129,43 @@ def test_the_command_prints_what_it_wrote(tmp_path: Path, sightline: Callable[..
     assert result.code == 0, result.err
     document = json.loads(result.out)
     assert (document["episodes"], document["steps"], document["path"]) == (2, 8, str(tmp_path / "set"))
+
+
+def test_python_takes_what_the_command_takes(tmp_path: Path, sightline: Callable[..., Finished]) -> None:
+    options: dict[str, Any] = {"episodes": 2, "format": "pictures", "policy": "scripted", "seed": 3, "size": 32}
+    rewards: dict[str, Any] = {"state": LastState(), "red": {"goal": "a red car"}}
+    overrides = {"episode_steps": 4}
+    found = sl.collect("cartpole", tmp_path / "ours", overrides, rewards=rewards, **options)
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    line = ("collect", "cartpole", "episode_steps=4", *words, "--reward", "red=goal=a red car", "--json")
+    done = sightline(*line, "--out", tmp_path / "theirs")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert found["rewards"] == ["state", "red"]
+    assert {**found, "path": "", "rewards": []} == {**document, "path": "", "rewards": []}
+    for ours, theirs in zip(read_dataset(tmp_path / "ours"), read_dataset(tmp_path / "theirs"), strict=True):
+        assert np.array_equal(ours.rewards["red"], theirs.rewards["red"]) and ours.states is not None
+        np.testing.assert_allclose(ours.rewards["state"], ours.states[:, 0], rtol=1e-6)
+    # One declaration: the signature, the help and the reference say the same.
+    assert list(inspect.signature(sl.collect).parameters) == [one.name for one in fields(Collection)]
+    assert all(
+        meaning(one.name) and meaning(one.name)[1:40] in " ".join(str(sl.collect.__doc__).split())
+        for one in fields(Collection)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"format": "zarr"}, "it is one of lerobot, pictures"),
+        ({"policy": "best"}, "it is one of run, random, scripted"),
+        ({"episodes": 0}, "episodes=0: say a whole number, at least 1"),
+        ({"size": 2.5}, "size=2.5: say a whole number, at least 2"),
+    ],
+)
+def test_bad_options(options: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(sl.BadInput, match=reason):
+        sl.collect("cartpole", tmp_path / "set", **options)
 
 
 def test_a_run_is_collected_with_its_own_reward(tmp_path: Path, sightline: Callable[..., Finished]) -> None:

@@ -22,7 +22,7 @@ GROUPS = {
         *("ChatTeacher", "EncoderTeacher", "ScriptedTeacher", "Teacher", "Answer", "LabelStore", "fit_reward"),
     ),
     "Games": ("text_game",),
-    "Runs": ("lab", "train", "Run", "evaluate"),
+    "Runs": ("lab", "collect", "train", "Run", "evaluate"),
     "Plug-ins": (*("register", "RewardConfig", "RewardSetup", "TeacherConfig", "FeedbackConfig", "AlgorithmConfig"),),
     "Errors": ("BadInput", "RunFailed"),
 }

@@ -51,6 +51,7 @@ _PUBLIC = {
     "train": "sightline.api:train",
     "evaluate": "sightline.api:evaluate",
     "lab": "sightline.api:lab",
+    "collect": "sightline.api:collect",
     "Run": "sightline.api:Run",
     # games
     "text_game": "sightline.envs.games.text_game:text_game",
@@ -93,6 +94,7 @@ __all__ = [
     "TeacherConfig",
     "ZeroShotReward",
     "__version__",
+    "collect",
     "evaluate",
     "fit_reward",
     "lab",
@@ -108,7 +110,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from sightline.agents.algorithms.base import AlgorithmConfig
-    from sightline.api import Run, evaluate, lab, train
+    from sightline.api import Run, collect, evaluate, lab, train
     from sightline.envs.games.text_game import text_game
     from sightline.envs.record_frame import RecordFrame
     from sightline.errors import BadInput, RunFailed

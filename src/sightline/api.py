@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
+import inspect
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from sightline.config.recipe import ControlRecipe, Recipe
 from sightline.envs.workers import leave_unguarded_script
 from sightline.errors import BadInput
 from sightline.models.device import random_states_kept
+from sightline.reward_lab.collection import Collection
+from sightline.reward_lab.contenders import as_overrides
 from sightline.rewards.base import RewardModel
 from sightline.runs.folder import RunFolder, default_run_path, open_run
 from sightline.runs.metrics import read_metrics
@@ -284,7 +286,7 @@ def lab(
         if isinstance(reward, RewardModel):
             models[name] = reward
         elif isinstance(reward, Mapping):
-            differing[name] = _as_overrides(reward)
+            differing[name] = as_overrides(reward)
         else:
             raise BadInput(
                 f"reward '{name}' must be a mapping of recipe keys, or a RewardModel, not {type(reward).__name__}"
@@ -310,14 +312,14 @@ def lab(
     folder = None if out is None else _folder(out, "out")
     return run_lab(
         task,
-        _as_overrides(overrides),
+        as_overrides(overrides),
         differing,
         _texts(sentences),
         data,
         models,
         folder,
         paraphrases=_texts(paraphrases),
-        views={name: _as_overrides(options) for name, options in (views or {}).items()},
+        views={name: as_overrides(options) for name, options in (views or {}).items()},
         true_reward=true_reward,
     )
 
@@ -327,16 +329,50 @@ def _texts(texts: str | Sequence[str]) -> tuple[str, ...]:
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
-def _as_overrides(keys: Mapping[str, Any]) -> list[str]:
-    """Recipe keys as a command's overrides. Each value is one, whatever commas it has."""
-    overrides = []
-    for key, value in keys.items():
-        if isinstance(value, str):
-            text = "'" + value.replace("'", "''") + "'"
-        else:
-            text = json.dumps(value)
-        overrides.append(f"{key}={text}")
-    return overrides
+P = ParamSpec("P")
+
+
+def _called_as(kind: Callable[P, Collection]) -> Callable[[Callable[[Collection], Any]], Callable[P, dict[str, Any]]]:
+    """A function of a description that is called with what describes it, and documented by it."""
+
+    def of_description(function: Callable[[Collection], Any]) -> Callable[P, dict[str, Any]]:
+        def call(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+            found: dict[str, Any] = function(kind(*args, **kwargs))
+            return found
+
+        functools.update_wrapper(call, function)
+        parameters = inspect.signature(kind).parameters.values()
+        call.__signature__ = inspect.Signature(list(parameters), return_annotation="dict[str, Any]")  # type: ignore[attr-defined]
+        arguments = (inspect.getdoc(kind) or "").partition("Args:")[2].partition("Raises:")[0]
+        own, _, rest = (inspect.getdoc(function) or "").partition("Returns:")
+        call.__doc__ = f"{own}Args:{arguments}Returns:{rest}"
+        del call.__wrapped__  # type: ignore[attr-defined]
+        return call
+
+    return of_description
+
+
+@_called_as(Collection)
+@_process_unchanged()
+def collect(collection: Collection) -> dict[str, Any]:
+    """Play episodes and write them as a data set, each as soon as it has ended; see `sightline collect`.
+
+    >>> collect("cartpole", "data/expert", episodes=20, policy="scripted", rewards={"red": {"goal": "a red car"}})
+
+    Returns:
+        The document of `sightline collect --json`, which holds the numbers of episodes and steps, who played, the
+        rewards' names, and how many episodes are a success.
+
+    Raises:
+        BadInput, RunFailed: in one line.
+        KeyboardInterrupt: a signal ended it; the episodes that were whole are in the folder.
+    """
+    from sightline.reward_lab.collecting import collect as collect_episodes
+
+    collected = collect_episodes(collection)
+    if collected.signal_number is not None:
+        raise KeyboardInterrupt(f"{collected.episodes} episodes are in '{collected.path}'")
+    return collected.document()
 
 
 def _named_function(env: Callable[[], Any]) -> tuple[str, Callable[..., Any], dict[str, Any]]:

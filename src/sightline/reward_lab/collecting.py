@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,44 +21,13 @@ from sightline.datasets.stored import EpisodeWriter, StoredEpisode, is_successfu
 from sightline.envs.tasks import SuccessRule, find_task
 from sightline.errors import BadInput, RunFailed
 from sightline.evaluation.agreement import share
-from sightline.reward_lab.contenders import contenders, load_task
+from sightline.reward_lab.collection import Collection
+from sightline.reward_lab.contenders import as_overrides, contenders, load_task
 from sightline.reward_lab.scoring import build_rewards
 from sightline.reward_lab.sources import Source, random_play, scripted_play, trained_play
 from sightline.rewards.base import Clip, RewardModel
 from sightline.runs.folder import RunFolder
 from sightline.runs.stopping import StopRequests
-
-Layout = Literal["lerobot", "pictures"]
-Player = Literal["run", "random", "scripted"]
-
-
-@dataclass(frozen=True)
-class Collection:
-    """What is collected.
-
-    Attributes:
-        source: a run folder, a recipe, a task or a Gymnasium id.
-        overrides: keys of its recipe.
-        episodes: how many.
-        player: None: a run's policy, or random play where there is no run.
-        rewards: name -> overrides of the recipe; without any, of a run, the reward of the run as it was learned.
-        seed: of the episodes.
-        size: height and width of the frames; None: what the rewards read, or else the environment's own.
-        layout: of the files.
-        lossless: keep frames of a LeRobotDataset as PNGs instead of films.
-        trust: whether code that the run's recipe names may be imported.
-    """
-
-    source: str
-    overrides: Sequence[str] = ()
-    episodes: int = 10
-    player: Player | None = None
-    rewards: Mapping[str, Sequence[str]] | None = None
-    seed: int = 0
-    size: int | None = None
-    layout: Layout = "lerobot"
-    lossless: bool = False
-    trust: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,10 +35,12 @@ class Collected:
     """What was collected.
 
     Attributes:
+        path: the folder.
         success: by the task's rule; None where the environment does not state it.
         signal_number: of the signal that ended it early; None if nothing did.
     """
 
+    path: Path
     episodes: int
     steps: int
     source: str
@@ -77,19 +48,26 @@ class Collected:
     success: dict[str, Any] | None
     signal_number: int | None
 
+    def document(self) -> dict[str, Any]:
+        """All but the signal, as plain data."""
+        numbers = {name: value for name, value in vars(self).items() if name != "signal_number"}
+        return numbers | {"path": str(self.path)}
 
-def collect(collection: Collection, out: Path, show: Callable[[int], None] = lambda episodes: None) -> Collected:
+
+def collect(collection: Collection, show: Callable[[int], None] = lambda episodes: None) -> Collected:
     """Play episodes and write them as a data set, each as soon as it has ended.
 
     What was finished stays, whatever ends it.
 
     Args:
-        out: new folder.
         show: is told the number of episodes so far.
 
     Raises:
         BadInput, RunFailed: in one line.
     """
+    out = Path(collection.out).expanduser()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput(f"--out: '{out}' is there already; name a folder that is new or empty")
     run = RunFolder(Path(collection.source))
     is_run = run.recipe_file.is_file()
     recipe = _recipe(collection, run if is_run else None)
@@ -98,7 +76,7 @@ def collect(collection: Collection, out: Path, show: Callable[[int], None] = lam
     make = env_maker(recipe, size)
     source = _source(collection, recipe, run if is_run else None)
     writer: EpisodeWriter
-    if collection.layout == "pictures":
+    if collection.format == "pictures":
         writer = PictureWriter(out)
     else:
         writer = LeRobotWriter(out, pictures=collection.lossless, robot=recipe.env)
@@ -117,6 +95,7 @@ def collect(collection: Collection, out: Path, show: Callable[[int], None] = lam
                 break
     known = [success for success in successes if success is not None]
     return Collected(
+        out,
         len(successes),
         steps,
         source.name,
@@ -129,11 +108,12 @@ def collect(collection: Collection, out: Path, show: Callable[[int], None] = lam
 def _recipe(collection: Collection, run: RunFolder | None) -> ControlRecipe:
     """The recipe of what is played, with its words where it has any."""
     if run is None:
-        recipe = load_task(collection.source, collection.overrides)
+        recipe = load_task(str(collection.source), as_overrides(collection.overrides))
     else:
         recipe = for_control(run.trusted_recipe(collection.trust, asks=False))
         if collection.overrides:
-            recipe = for_control(load_recipe(recipe.model_dump(mode="json"), collection.overrides, own=False))
+            overrides = as_overrides(collection.overrides)
+            recipe = for_control(load_recipe(recipe.model_dump(mode="json"), overrides, own=False))
     if recipe.goal:
         return recipe
     return recipe.model_copy(update={"goal": find_task(recipe.env).goal})
@@ -145,7 +125,12 @@ def _rewards(
     """The reward models by their names, and the sizes of frames that they ask for."""
     models: dict[str, RewardModel] = {}
     sizes: list[Any] = []
-    named = dict(collection.rewards or {})
+    named: dict[str, list[str]] = {}
+    for name, reward in (collection.rewards or {}).items():
+        if isinstance(reward, RewardModel):
+            models[name] = reward
+        else:
+            named[name] = as_overrides(reward)
     # The run's own reward, with what it has learned.
     own = [name for name, overrides in named.items() if run is not None and not overrides]
     for name in own:
@@ -156,8 +141,8 @@ def _rewards(
         del named[name]
     if not named:
         return models, sizes
-    task = str(run.recipe_file) if run is not None else collection.source
-    for reward in build_rewards(contenders(task, list(collection.overrides), named)):
+    task = str(run.recipe_file) if run is not None else str(collection.source)
+    for reward in build_rewards(contenders(task, as_overrides(collection.overrides), named)):
         if reward.make.options != env_maker(recipe, None).options:
             raise BadInput(f"reward '{reward.name}' has env_options of its own, and one set of pictures is drawn")
         models[reward.name] = reward.model
@@ -172,7 +157,7 @@ def _source(collection: Collection, recipe: ControlRecipe, run: RunFolder | None
         BadInput: a run's policy without a run, or a script where there is none.
     """
     task = find_task(recipe.env)
-    player = collection.player or ("random" if run is None else "run")
+    player = collection.policy or ("random" if run is None else "run")
     if player == "random":
         return random_play(task, collection.episodes, collection.seed)
     if player == "scripted":

@@ -7,10 +7,12 @@ A value that is a list makes several of one, as in `sightline sweep`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sightline import registry
 from sightline.config.bundled import bundled_recipes
@@ -120,6 +122,20 @@ def parse_rewards(texts: Sequence[str], option: str = "--reward") -> dict[str, l
             raise BadInput(f"two of {option} are called '{name}'; give each a name of its own")
         rewards[name] = overrides
     return rewards
+
+
+def as_overrides(keys: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """Recipe keys as a command's overrides. Each value of a mapping is one, whatever commas it has."""
+    if not isinstance(keys, Mapping):
+        return list(keys)
+    overrides = []
+    for key, value in keys.items():
+        if isinstance(value, str):
+            text = "'" + value.replace("'", "''") + "'"
+        else:
+            text = json.dumps(value)
+        overrides.append(f"{key}={text}")
+    return overrides
 
 
 def _is_open(override: str) -> bool:
