@@ -324,6 +324,17 @@ def test_the_lab_tries_the_instructions_of_a_data_set(sightline: Callable[..., F
     assert "same words" in json.loads(same.out)["confusion_margin"]["undefined"]
 
 
+def test_a_data_set_of_pictures_is_a_folder_of_pictures_too(sightline: Callable[..., Finished], tmp_path: Path) -> None:
+    with PictureWriter(tmp_path / "set") as writer:
+        for number in range(4):
+            writer.add(small_episode(number, instruction=None))
+    found = [
+        json.loads(sightline("lab", "cartpole", option, tmp_path / "set", "--json").out)
+        for option in ("--pictures", "--dataset")
+    ]
+    assert found[0]["episodes"] == 4 and found[0]["rewards"] == found[1]["rewards"]
+
+
 def test_parts_of_one_episode_are_joined(tmp_path: Path) -> None:
     joined = score([ready("rise", Rise())], [hand(joined=True)], FeatureStore(tmp_path))
     np.testing.assert_allclose(joined.rewards["rise"] * 255, [0, 10, 20, 40, 120, -100, -50], atol=1e-4)

@@ -101,6 +101,15 @@ def test_jpegs_are_read_and_said_to_be(tmp_path: Path) -> None:
     assert episode.frames is not None and np.abs(episode.frames.astype(int) - frames[1:]).mean() < 6
 
 
+def test_episodes_that_do_not_say_that_they_ended_are_counted(tmp_path: Path) -> None:
+    endless = arrays(np.zeros((STEPS + 1, 2)), terminations=np.zeros(STEPS, bool))
+    cut_off = endless | {"truncations": np.arange(STEPS) == STEPS - 1}
+    folder = write(tmp_path, arrays(np.zeros((STEPS + 1, 2))), endless, cut_off)
+    with pytest.warns(SightlineWarning, match="1 of 3 episodes do not say that they ended, and count as cut off"):
+        episodes = list(read_minari(folder, frames=False))
+    assert [episode.terminated for episode in episodes] == [True, False, False]
+
+
 def test_success_of_the_episode_alone_is_that_of_its_end(tmp_path: Path) -> None:
     folder = write(tmp_path, arrays(np.zeros((STEPS + 1, 2))), success=True, task="lift")
     (episode,) = read_minari(folder, frames=False)

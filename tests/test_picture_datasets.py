@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sightline.datasets.pictures import PictureWriter, read_pictures
+from sightline.datasets.pictures import PictureWriter, has_episodes, read_pictures
 from sightline.datasets.reading import read_dataset
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput, SightlineWarning
@@ -92,10 +92,31 @@ def test_an_episode_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
         check_same(read, small_episode(0))
 
 
+@pytest.mark.parametrize("folder_of_pictures", ["", "img\\", "C:\\runs\\set\\img\\", "/home/anna/set/img/"])
+@pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8-sig"), (";", "utf-8"), ("\t", "utf-8-sig")])
+def test_tables_that_other_programs_have_saved(
+    folder_of_pictures: str, delimiter: str, encoding: str, tmp_path: Path
+) -> None:
+    episode = small_episode(instruction="stand up; then sit")
+    folder = write(tmp_path / "set", [episode])
+    table = folder / "unlabelled_data.csv"
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    for row in rows[1:]:
+        row[3] = folder_of_pictures + row[3]
+    with table.open("w", encoding=encoding, newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    (read,) = read_dataset(folder)
+    check_same(read, episode)
+    assert has_episodes(folder)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda text: text.replace("step,", "when,", 1), "has no column step"),
+        (lambda text: text.replace("step,", "when,", 1), "has no column step, but checkpoint, rollout, when, image"),
+        (lambda text: text.replace("rollout,step,", "a,b,", 1), "has no column rollout and no column step, but check"),
+        (lambda text: text.replace("-1,", '"-1,5";', 1), "step is"),
         (lambda text: text.replace("random_0_2.png", "../elsewhere.png"), "there is no picture '../elsewhere.png'"),
         (lambda text: text.replace("random,0,1,", "random,0,7,"), "are not in the order of its steps"),
         (lambda text: text.replace("random,0,1,", "random,0,one,"), "step is 'one', which is no number"),

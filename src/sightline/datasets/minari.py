@@ -63,10 +63,25 @@ def read_minari(folder: Path, camera: str | None = None, frames: bool = True) ->
     try:
         with h5py.File(file, "r") as opened:
             numbers = sorted(int(name.removeprefix("episode_")) for name in opened if name.startswith("episode_"))
+            endless = 0
             for index in numbers:
-                yield _episode(opened[f"episode_{index}"], index, f"episode {index} of '{file}'", camera, frames)
+                group = opened[f"episode_{index}"]
+                endless += not _is_ended(group)
+                yield _episode(group, index, f"episode {index} of '{file}'", camera, frames)
+        if endless:
+            warnings.warn(
+                f"'{file}': {endless} of {len(numbers)} episodes do not say that they ended, and count as cut off",
+                SightlineWarning,
+                stacklevel=2,
+            )
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         raise Damaged(f"'{file}' is damaged: {' '.join(str(error).split())[:160]}") from error
+
+
+def _is_ended(group: Any) -> bool:
+    """Whether the last step of an episode is flagged as its end, of either kind."""
+    flags = [np.asarray(group[name], bool)[-1:] for name in ("terminations", "truncations") if name in group]
+    return any(bool(flag.any()) for flag in flags)
 
 
 def _episode(group: Any, index: int, where: str, camera: str | None, with_frames: bool) -> StoredEpisode:

@@ -19,7 +19,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -160,11 +160,14 @@ def read_pictures(folder: Path, frames: bool = True) -> Iterator[StoredEpisode]:
     if file is None:
         raise BadInput(f"'{folder}' holds neither {LABELLED} nor {UNLABELLED}")
     try:
-        with file.open(encoding="utf-8", newline="") as opened:
-            table = csv.DictReader(opened)
+        # Tables that other programs have saved may begin with a mark of their encoding, and part cells otherwise.
+        with file.open(encoding="utf-8-sig", newline="") as opened:
+            table = csv.DictReader(opened, delimiter=_delimiter(opened.readline()))
+            opened.seek(0)
             absent = [name for name in KEYS if name not in (table.fieldnames or ())]
             if absent:
-                raise BadInput(f"'{file}' has no column {absent[0]}")
+                listed = ", ".join(table.fieldnames or ()) or "nothing"
+                raise BadInput(f"'{file}' has no column {' and no column '.join(absent)}, but {listed[:200]}")
             episodes = itertools.groupby(table, key=_episode_of)
             for number, ((checkpoint, _), rows) in enumerate(episodes):
                 episode = _read_episode(folder, f"{file}", checkpoint, number, list(rows), frames)
@@ -172,6 +175,22 @@ def read_pictures(folder: Path, frames: bool = True) -> Iterator[StoredEpisode]:
                     yield episode
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise Damaged(f"'{file}' cannot be read: {' '.join(str(error).split())[:120]}") from error
+
+
+def has_episodes(folder: Path) -> bool:
+    """Whether a folder holds a table whose columns are those of a data set of pictures."""
+    file = table_of(folder)
+    if file is None:
+        return False
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
+        header = opened.readline()
+    names = next(csv.reader([header], delimiter=_delimiter(header)), [])
+    return set(KEYS) <= set(names)
+
+
+def _delimiter(header: str) -> str:
+    """What parts the cells of a table with this first line: a comma, or what spreadsheets write instead."""
+    return max(",;\t", key=header.count)
 
 
 def write_labelled_table(folder: Path, labels: Mapping[tuple[int, int], float]) -> None:
@@ -184,8 +203,9 @@ def write_labelled_table(folder: Path, labels: Mapping[tuple[int, int], float]) 
         OSError: it cannot be written.
     """
     text = io.StringIO()
-    with (folder / UNLABELLED).open(encoding="utf-8", newline="") as opened:
-        table = csv.DictReader(opened)
+    with (folder / UNLABELLED).open(encoding="utf-8-sig", newline="") as opened:
+        table = csv.DictReader(opened, delimiter=_delimiter(opened.readline()))
+        opened.seek(0)
         labelled = csv.DictWriter(text, [*(table.fieldnames or ()), "human_label"], lineterminator="\n")
         labelled.writeheader()
         for number, (_, rows) in enumerate(itertools.groupby(table, key=_episode_of)):
@@ -274,7 +294,7 @@ def _read_frames(folder: Path, rows: Sequence[dict[str, Any]], where: str) -> np
     frames: np.ndarray | None = None
     for place, row in enumerate(rows):
         name = row["image_file_name"]
-        file = file_within(folder, f"{IMAGES}/{name}") or file_within(folder, name)
+        file = _picture_file(folder, name)
         if file is None:
             raise Damaged(f"{where}: there is no picture '{name[:120]}'")
         frame = read_image(file)
@@ -285,6 +305,18 @@ def _read_frames(folder: Path, rows: Sequence[dict[str, Any]], where: str) -> np
         frames[place] = frame
     assert frames is not None, "an episode has rows"
     return frames
+
+
+def _picture_file(folder: Path, name: str) -> Path | None:
+    """The picture of a name: in `img/` or beside the table; of a path on another machine, the file of its last part."""
+    path = PureWindowsPath(name)  # which reads slashes of both kinds
+    places = [path.as_posix(), path.name]
+    for place in dict.fromkeys(places):
+        for inside in (f"{IMAGES}/{place}", place):
+            file = file_within(folder, inside)
+            if file is not None:
+                return file
+    return None
 
 
 def _columns(rows: Sequence[dict[str, Any]], name: str, where: str) -> np.ndarray | None:

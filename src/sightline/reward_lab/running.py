@@ -12,6 +12,7 @@ import numpy as np
 
 from sightline.config.decoding import decoded
 from sightline.datasets.human_labels import read_human_labels
+from sightline.datasets.pictures import has_episodes
 from sightline.envs.tasks import find_task
 from sightline.errors import BadInput, one_of, reason_of
 from sightline.evaluation.human_success import human_success
@@ -85,7 +86,7 @@ class LabData:
         play: kinds of play, of `PLAY`.
         seed: of all chance.
         runs: run folders, whose policies play too, and once more with half of their actions drawn at random.
-        pictures: folder of pictures with a CSV file.
+        pictures: folder of pictures with a CSV file; a data set of pictures, too.
         goal_pictures, other_pictures: folders of pictures that show the goal, and that do not.
         video: a file, whose ground truth is progress.
         labels: a label store, or a run that has one, whose pairs were judged by somebody.
@@ -120,7 +121,11 @@ class LabData:
         task = find_task(env)
         sources: list[Source] = []
         if self.pictures is not None:
-            sources.append(labelled_pictures(self.pictures, warn))
+            # What `sightline collect --format pictures` writes, and vlmrm, is a data set as well.
+            if has_episodes(self.pictures):
+                sources += stored_sources(self.pictures, None, warn)
+            else:
+                sources.append(labelled_pictures(self.pictures, warn))
         if self.goal_pictures is not None:
             sources.append(sorted_pictures(self.goal_pictures, "--goal-pictures", True, warn))
         if self.other_pictures is not None:
