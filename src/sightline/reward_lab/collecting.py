@@ -126,11 +126,11 @@ def _rewards(
     models: dict[str, RewardModel] = {}
     sizes: list[Any] = []
     named: dict[str, list[str]] = {}
-    for name, reward in (collection.rewards or {}).items():
-        if isinstance(reward, RewardModel):
-            models[name] = reward
+    for name, stated in (collection.rewards or {}).items():
+        if isinstance(stated, RewardModel):
+            models[name] = stated
         else:
-            named[name] = as_overrides(reward)
+            named[name] = as_overrides(stated)
     # The run's own reward, with what it has learned.
     own = [name for name, overrides in named.items() if run is not None and not overrides]
     for name in own:

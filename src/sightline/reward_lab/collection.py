@@ -56,10 +56,10 @@ class Collection:
         for name, value, values in (("format", self.format, Layout), ("policy", self.policy, Player)):
             if value is not None and value not in get_args(values):
                 raise BadInput(f"--{name} '{str(value)[:40]}': it is one of {', '.join(get_args(values))}")
-        for name, value, least in (("episodes", self.episodes, 1), ("seed", self.seed, 0), ("size", self.size, 2)):
-            is_whole = isinstance(value, int) and not isinstance(value, bool)
-            if value is not None and not (is_whole and value >= least):
-                raise BadInput(f"{name}={value!r}: say a whole number, at least {least}")
+        for name, count, least in (("episodes", self.episodes, 1), ("seed", self.seed, 0), ("size", self.size, 2)):
+            is_whole = isinstance(count, int) and not isinstance(count, bool)
+            if count is not None and not (is_whole and count >= least):
+                raise BadInput(f"{name}={count!r}: say a whole number, at least {least}")
 
 
 def meaning(option: str) -> str:
