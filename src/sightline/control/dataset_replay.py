@@ -76,8 +76,8 @@ def completed_dataset(recipe: ControlRecipe, states: spaces.Space[Any], actions:
 
 def kept_steps(episode: StoredEpisode) -> slice:
     """The steps of an episode whose states before and after are known."""
-    begin = 0 if episode.reset_state is not None else 1
-    end = episode.steps if episode.knows_last_state else episode.steps - 1
+    begin = int(episode.reset_state is None)
+    end = episode.steps - int(not episode.knows_last_state)
     return slice(begin, max(begin, end))
 
 
@@ -325,8 +325,9 @@ def _rewarded(
     if clip.env_reward is None:
         # Not known, which no number says; who reads it has refused the data set.
         clip = replace(clip, env_reward=np.full(clip.shape, np.nan, np.float32))
-    seen = frame_shape if episode.frames is None else episode.frames.shape[1:]
-    kept_shape = None if buffer.features is None else buffer.features.shape[2:]
+    seen = frame_shape
+    if episode.frames is not None:
+        seen = episode.frames.shape[1:]
     stream = RewardStream(reward)
     if isinstance(reward, OnlineRewardModel):
         if seen != frame_shape:
@@ -338,9 +339,9 @@ def _rewarded(
     else:
         features = stream.embed(clip)
         rewards = stream.score(features, clip)[:, 0]
-    if kept_shape is None:
+    if buffer.features is None:
         return rewards, None
-    if features.shape[2:] != kept_shape:
+    if features.shape[2:] != buffer.features.shape[2:]:
         raise _other_size(dataset, seen, frame_shape)
     return rewards, features[:, 0]
 
@@ -374,7 +375,11 @@ def _write(
     # An episode ends with its last transition; only that one may be terminal.
     is_last = np.arange(episode.steps) == kept.stop - 1
     terminal = episode.terminated & is_last & (kept.stop == episode.steps)
-    own = np.full(episode.steps, np.nan) if episode.env_reward is None else episode.env_reward
+    own = np.full(episode.steps, np.nan)
+    if episode.env_reward is not None:
+        own = episode.env_reward
+    if features is not None:
+        features = features[kept]
     buffer.write(
         cells,
         {
@@ -386,5 +391,5 @@ def _write(
             "true_rewards": own[kept],
             "rewards": rewards[kept],
         },
-        None if features is None else features[kept],
+        features,
     )
