@@ -100,10 +100,9 @@ class Theirs:
     """
 
     def __init__(self, ours: Ours, updates: int, random_rewards: bool, after: Callable[[int], None]) -> None:
+        import datasets
         import transformers
         import trl
-
-        import datasets
 
         hugging_face: Any = transformers  # their types change with their versions
         library: Any = trl
