@@ -22,7 +22,7 @@ from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatReply, ChatRequest, Token
 from sightline.rewards.base import Clip, RewardStream
 from sightline.rewards.judge import JudgeReward
-from sightline.rewards.judging.forms import Scale, Shuffled, YesNo, bundled_prompt, read_percents
+from sightline.rewards.judging.forms import Probability, Scale, Shuffled, YesNo, bundled_prompt, read_percents
 from sightline.rewards.scopes import Past
 from sightline.rewards.shaped import ShapedReward
 from sightline.runs.trust import check_trusted
@@ -70,6 +70,14 @@ def test_yes_no_is_the_log_probability_of_yes_among_yes_and_no() -> None:
         (asked,) = server.asked
     assert reward == pytest.approx(math.log(0.3 / 0.4), abs=1e-6)
     assert asked.body["max_tokens"] == 1 and asked.body["top_logprobs"] == 20 and asked.body["temperature"] == 0
+
+
+def test_a_probability_is_that_of_yes_among_all_words() -> None:
+    """Of 0.6, 0.1 and 0.1, yes has three quarters."""
+    prompt = Probability.parse("[user]\n{pictures} {goal}?\n\n[choices]\nup\nleft\nright\n")
+    logprobs = np.log([0.6, 0.1, 0.1])
+    assert Probability(prompt, [GOAL], []).value_of(logprobs) == pytest.approx(0.75)
+    assert YesNo(prompt, [GOAL], []).value_of(logprobs) == pytest.approx(math.log(0.75))
 
 
 def test_a_word_with_and_without_its_space_is_one_word_and_capitals_are_another() -> None:
@@ -444,7 +452,7 @@ def test_a_choice_is_found_with_what_stands_before_it() -> None:
     class Spaces:
         """Tokens with their spaces before them, as GPT-2's are."""
 
-        ids = {"The": 1, " answer": 2, "True": 3, " True": 4, "False": 5, " False": 6, " ": 7}
+        ids = {"The": 1, " answer": 2, "True": 3, " True": 4, "False": 5, " False": 6, " ": 7, '"': 8}
 
         def encode(self, text: str) -> list[int]:
             found = []
@@ -459,6 +467,8 @@ def test_a_choice_is_found_with_what_stands_before_it() -> None:
 
     assert _choice_tokens(Model(), "", ["True", "False"]) == ([], [3, 5])  # type: ignore[arg-type]
     assert _choice_tokens(Model(), "The answer", ["True", "False"]) == ([1, 2], [4, 6])  # type: ignore[arg-type]
+    # Behind an opening quote there is no space.
+    assert _choice_tokens(Model(), 'The "', ["True", "False"]) == ([1, 7, 8], [3, 5])  # type: ignore[arg-type]
 
 
 def test_the_beginning_of_a_reply_is_sent_where_it_can_be() -> None:

@@ -737,6 +737,48 @@ def room_row(label: str, runs: Runs, is_bold: bool = False) -> tuple[str, ...]:
     return label, bold(won, is_bold), widest(runs).strip("[]").replace(", ", "–")
 
 
+# -- a model judges ----------------------------------------------------------------------------------------------------
+
+
+def judge_lab(document: Document) -> str:
+    """AUROC and correlation of each reward of a judge on each task, with the AUROC of its controls."""
+    if "lab" not in document:
+        return ""
+    heads = ("task", "reward", "Spearman with the truth", "AUROC of success", "shuffled", "blank", "nonsense goal")
+    rows = []
+    for task, judged in result(document, "lab").items():
+        for name, reward in judged["rewards"].items():
+            controls = reward.get("controls", {})
+            of_controls = (measured(controls.get(part, {}).get("auroc")) for part in ("shuffled", "blank", "nonsense"))
+            rows.append((task, name, measured(reward.get("spearman")), measured(reward.get("auroc")), *of_controls))
+    return markdown(heads, rows)
+
+
+def measured(measure: Mapping[str, Any] | None) -> str:
+    """A measure of the lab with its interval, where it has one."""
+    if measure is None or measure.get("value") is None:
+        return NONE
+    value = rounded(measure["value"], 2)
+    if measure.get("low") is None:
+        return value
+    return f"{value} [{rounded(measure['low'], 2)}, {rounded(measure['high'], 2)}]"
+
+
+def judge_learn(document: Document) -> str:
+    """Success and return of each run on rewards of a judge."""
+    if "learn" not in document:
+        return ""
+    heads = ("reward", "success of each training seed, %", "return, of 200", "untrained", "seconds, whole command")
+    by_name: dict[str, list[Run]] = {}
+    for key, run in result(document, "learn")["runs"].items():
+        by_name.setdefault(key.rpartition(", ")[0], []).append(run)
+    rows = []
+    for name, runs in by_name.items():
+        returns = (" ".join(rounded(run["return"]) for run in of) for of in (runs, [one["untrained"] for one in runs]))
+        rows.append((name, successes(runs), *returns, span(run["wall_seconds"] for run in runs)))
+    return markdown(heads, rows)
+
+
 # -- all tables --------------------------------------------------------------------------------------------------------
 
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
@@ -757,6 +799,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "commands": (("commands.json",), commands),
     "preferences_main": (("preferences.json",), preferences_main),
     "preferences_efficiency": (("preferences.json",), preferences_efficiency),
+    "judge_lab": (("judge.json",), judge_lab),
+    "judge_learn": (("judge.json",), judge_learn),
     "agents": (("agents.json", "cartpole_agent.json"), agents),
     "blackjack": (("agents.json", "blackjack.json"), blackjack),
     "points24": (("agents.json",), points24),

@@ -28,7 +28,7 @@ from sightline.rewards.base import Clip, Unavailable
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
 from sightline.rewards.interpolation import Cells, InterpolatedReward
 from sightline.rewards.judging.asking import Asking, Judge, Pictures
-from sightline.rewards.judging.forms import Form, Scale, Shuffled, YesNo, bundled_prompt
+from sightline.rewards.judging.forms import Form, Probability, Scale, Shuffled, YesNo, bundled_prompt
 from sightline.rewards.scopes import Scope
 from sightline.rewards.servers.answers import FILE, KeptAnswers
 
@@ -37,9 +37,9 @@ class JudgeConfig(RewardConfig, ChatModelConfig):
     """The judgement of a vision-language model, in this process or on any server (docs/judge.md)."""
 
     kind: Literal["judge"] = "judge"
-    form: Literal["yes_no", "scale", "shuffled"] = "scale"
-    """`yes_no`: how probable the model thinks yes; `scale`: how near the goal; `shuffled`: percentages of pictures in a
-    random order."""
+    form: Literal["yes_no", "probability", "scale", "shuffled"] = "scale"
+    """`yes_no`: the log-probability of yes; `probability`: the probability itself; `scale`: how near the goal;
+    `shuffled`: percentages of pictures in a random order."""
     prompt: PromptText | None = None
     """A prompt file, in place of the form's own words; a run's recipe holds its text."""
     over: Literal["frame", "window", "prefix"] = "frame"
@@ -98,7 +98,12 @@ class JudgeConfig(RewardConfig, ChatModelConfig):
             ValueError: the prompt is not for this form.
         """
         text = self.prompt or bundled_prompt(self.form)
-        parse = {"yes_no": YesNo.parse, "scale": Scale.parse, "shuffled": Shuffled.parse}
+        parse = {
+            "yes_no": YesNo.parse,
+            "probability": Probability.parse,
+            "scale": Scale.parse,
+            "shuffled": Shuffled.parse,
+        }
         return parse[self.form](text)
 
     def make_form(self, goal: Sequence[str], baseline: Sequence[str]) -> Form:
@@ -106,6 +111,8 @@ class JudgeConfig(RewardConfig, ChatModelConfig):
         prompt = self.prompt_file()
         if self.form == "yes_no":
             return YesNo(prompt, goal, baseline)
+        if self.form == "probability":
+            return Probability(prompt, goal, baseline)
         if self.form == "scale":
             return Scale(prompt, goal, baseline, self.highest)
         return Shuffled(prompt, goal, baseline)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 GENERATION = ("min_new_tokens", "no_repeat_ngram_size", "repetition_penalty")
 """Options that are passed on to `generate`: those that change logits. How tokens are picked is in the request."""
+OPENING = "\"'([{<"
+"""Marks behind which a word stands without a space."""
 OPTIONS = ("device", "dtype", "batch_size", *GENERATION)
 
 
@@ -225,8 +227,9 @@ def _choice_tokens(vlm: VLM, beginning: str, choices: Sequence[str]) -> tuple[li
     Raises:
         BadInput: a choice takes more tokens than one, or two of them begin alike.
     """
-    # A word that goes on from a word is parted from it.
-    gap = " " if beginning and not beginning[-1].isspace() else ""
+    # A word that goes on from a word is parted from it, and stands right behind an opening quote or bracket.
+    is_parted = beginning and not beginning[-1].isspace() and beginning[-1] not in OPENING
+    gap = " " if is_parted else ""
     whole = [vlm.tokens.encode(f"{beginning}{gap}{choice}") for choice in choices]
     starts = [vlm.tokens.encode(start) for start in (beginning, beginning + gap) if start] or [[]]
     before = whole[0][:-1]

@@ -1,8 +1,9 @@
 """Forms of asking a judge: what is asked about some pictures, and which number its replies mean.
 
-    yes_no     log P(yes) - log(P(yes) + P(no)), in nats, at most 0            TOPReward, arXiv 2602.19313
-    scale      sum_v v P(v) / sum_v P(v) / highest, from 0 to 1: the mean over what the model might have said
-    shuffled   percentage of the last picture among shuffled ones, / 100       GVL, Ma et al., ICLR 2025
+    yes_no         log P(yes) - log(P(yes) + P(no)), in nats, at most 0            TOPReward, arXiv 2602.19313
+    probability    P(yes) / (P(yes) + P(no)), from 0 to 1
+    scale          sum_v v P(v) / sum_v P(v) / highest, from 0 to 1: the mean over what the model might have said
+    shuffled       percentage of the last picture among shuffled ones, / 100       GVL, Ma et al., ICLR 2025
 
 Each number is of the pictures alone that were shown, up to the present: none is set against the rest of an episode, for
 then the worst failure would have a frame that is paid like success, and the past would be paid by what came later.
@@ -53,7 +54,8 @@ class Reading:
 @cache
 def bundled_prompt(form: str) -> str:
     """Text of the prompt file that a form has where a recipe names none."""
-    return (PROMPTS / f"{form}.txt").read_text("utf-8")
+    name = "yes_no" if form == "probability" else form
+    return (PROMPTS / f"{name}.txt").read_text("utf-8")
 
 
 class Form:
@@ -113,7 +115,7 @@ class Form:
 
 
 class YesNo(Form):
-    """How probable the model thinks one word, yes, and not the other, no."""
+    """The log-probability of one word, yes, among itself and the others, of which each means no."""
 
     shortest = 1
 
@@ -125,9 +127,9 @@ class YesNo(Form):
     def parse(text: str) -> PromptFile:
         names = {"system": WORDS, "user": ("pictures", *WORDS), "reply": WORDS, "choices": ()}
         prompt = _with_pictures(parse_prompt(text, names))
-        if len(prompt.lines("choices")) != 2:
+        if len(prompt.lines("choices")) < 2:
             raise ValueError(
-                "form=yes_no needs a section [choices] in the prompt: two lines, the word for yes and for no"
+                "this form needs a section [choices] in the prompt: the word for yes, and below it each word for no"
             )
         return prompt
 
@@ -144,7 +146,14 @@ class YesNo(Form):
         return Reading(self.value_of(np.array(logprobs)))
 
     def value_of(self, logprobs: np.ndarray) -> float:
-        return float(logprobs[0] - np.logaddexp(logprobs[0], logprobs[1]))
+        return float(logprobs[0] - np.logaddexp.reduce(logprobs))
+
+
+class Probability(YesNo):
+    """The same as a probability: all that is surely wrong is paid alike, however sure the model is."""
+
+    def value_of(self, logprobs: np.ndarray) -> float:
+        return float(np.exp(super().value_of(logprobs)))
 
 
 class Scale(Form):

@@ -1,0 +1,202 @@
+"""What the bundled vision-language model is worth as a judge, and whether CartPole is learned from it.
+
+    python benchmarks/judge.py lab spread learn [--tasks NAME…] [--rewards NAME…] [--seeds N…]
+
+- `lab`: `sightline lab` of each form, in words of anybody's (the forms' own prompts) and, for CartPole, in the words
+  that the model was trained on (the recipe `cartpole-judge`); beside each its controls: blank frames, frames in another
+  order, a goal that means nothing, and another goal or question.
+- `spread`: the share of a form's variance that lies between upright poles and others, of poles at any angle. Two forms
+  that rank frames alike may differ in it: the rest is what the reward pays for nothing.
+- `learn`: CartPole trained on judges' rewards, with three seeds, on the fixed panel of tests. Controls: another
+  question, rewards in another order, and an untrained policy. What is done is kept, and the same command goes on.
+
+Asked of `learn`: in the model's own words success in every seed, and in no control. Results go to
+benchmarks/results/judge.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Runs find the reward of this file by its name.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+
+import numpy as np
+
+from running import folder_of, keep, kept, sightline, sized, train
+from sightline.config.loading import load_recipe
+from sightline.rewards.base import Clip
+from sightline.rewards.judge import JudgeConfig, JudgeReward
+from sightline_tasks.control.cartpole import LOOKS, TRACK, UPRIGHT, draw_cartpole
+
+FILE = "judge.json"
+SEEDS = sized((0, 1, 2), (0,))
+POLES = sized(600, 64)
+LEAST_SUCCESS = 0.9
+"""Share of test episodes of each seed in the model's own words."""
+MOST_SUCCESS = 0.1
+"""The same of each control."""
+RECIPE = "cartpole-judge"
+TESTS = ("evaluation.test_episodes=20", "evaluation.episodes=4")
+"""The judge is asked about evaluations, too: about fifty pictures of each episode."""
+DIGITS = "[user]\n{pictures}\n{goal}?\n\n[choices]\n1\n0\n"
+"""Yes and no for a model whose words are digits and pieces: True and False are several tokens of it."""
+OTHER_GOALS = {"cartpole": "pole hanging down below the cart", "numberline": "the current number is not the target"}
+
+
+class ShuffledJudge(JudgeReward):
+    """A judge whose rewards go to other steps of the same chunk: their distribution is right, and says nothing."""
+
+    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+        """float32[T, N]."""
+        rewards = super().score(features, clip)
+        order = np.random.default_rng(rewards.size).permutation(rewards.size)
+        return rewards.ravel()[order].reshape(rewards.shape)
+
+
+def own_words() -> JudgeConfig:
+    """The recipe's reward: the judge in the words of its training."""
+    reward = load_recipe(RECIPE, []).reward
+    assert isinstance(reward, JudgeConfig), "it is a judge's recipe"
+    return reward
+
+
+def other_question(prompt: str) -> str:
+    """The same prompt, where "left" is yes: a pole that leans to the left is paid."""
+    before, choices = prompt.split("[choices]")
+    no, left, right = choices.split()
+    return f"{before}[choices]\n{left}\n{no}\n{right}\n"
+
+
+# -- before training ---------------------------------------------------------------------------------------------------
+
+
+def rewards_of(task: str, folder: Path) -> dict[str, tuple[str, ...]]:
+    """Name -> overrides of the task's recipe."""
+    prompt = own_words().prompt or ""
+    files = {"digits": DIGITS, "own": prompt, "other": other_question(prompt)}
+    for name, text in files.items():
+        (folder / f"{name}.txt").write_text(text)
+    model = ("reward.kind=judge", "reward.provider=local", "reward.model=bundled", "reward.frame_size=[96,96]")
+    yes_no = (*model, "reward.form=yes_no")
+    window = ("reward.over=window", "reward.window=8", "reward.frames=4")
+    rewards = {
+        "scale": model,
+        "scale, other goal": (*model, f"goal={OTHER_GOALS[task]}"),
+        "yes_no": (*yes_no, f"reward.prompt={folder / 'digits.txt'}"),
+        "shuffled": (*model, "reward.form=shuffled", *window),
+    }
+    if task == "cartpole":
+        pair = (*yes_no, "reward.over=window", "reward.window=2", "reward.frames=2")
+        rewards |= {
+            "own words": (*pair, f"reward.prompt={folder / 'own.txt'}"),
+            "own words, other question": (*pair, f"reward.prompt={folder / 'other.txt'}"),
+        }
+    return rewards
+
+
+def lab(task: str) -> dict[str, Any]:
+    """The lab's measures and controls of each reward; its reason where a reward could not be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = []
+        for name, overrides in rewards_of(task, Path(folder)).items():
+            options += ["--reward", f"{name}={','.join(overrides)}"]
+        play = ("--play", "random", "--play", "scripted", "--episodes", sized("5", "1"))
+        document = sightline("lab", task, "seed=0", *options, *play)
+    return {"frames": document["frames"], "rewards": document["rewards"]}
+
+
+def spread() -> dict[str, Any]:
+    """Of `yes_no` and `probability` in the model's own words: variance between classes, over all variance."""
+    rng = np.random.default_rng(0)
+    angles = rng.uniform(-np.pi, np.pi, POLES)
+    places = rng.uniform(-TRACK, TRACK, POLES)
+    frames = [draw_cartpole(*state, (96, 96), LOOKS["plain"]) for state in zip(places, angles, strict=True)]
+    # The same picture twice: a pole at rest.
+    clip = Clip(np.array([[True], [False]]).repeat(POLES, axis=1), frames=np.stack([frames, frames]))
+    is_upright = np.abs(angles) <= UPRIGHT
+    settings = own_words().model_dump(exclude={"kind", "form"}) | {"every": 1}
+    shares = {}
+    for form in ("yes_no", "probability"):
+        values = JudgeReward(["upright"], form=form, **settings).reward(clip)[-1].astype(np.float64)
+        means = np.where(is_upright, values[is_upright].mean(), values[~is_upright].mean())
+        shares[form] = {
+            "upright": round(float(values[is_upright].mean()), 3),
+            "others": round(float(values[~is_upright].mean()), 3),
+            "deviation of others": round(float(values[~is_upright].std()), 3),
+            "share of variance": round(float(means.var() / values.var()), 3),
+        }
+    return {"poles": POLES, "forms": shares}
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def runs() -> dict[str, tuple[str, ...]]:
+    """Name of a row -> overrides of the recipe."""
+    reward = own_words()
+    settings = reward.model_dump(mode="json", exclude_unset=True)
+    settings.pop("kind")
+    size = f"env_options.render_size={settings.pop('frame_size')}"
+    shuffled = f"reward={json.dumps({'kind': 'judge:ShuffledJudge', 'options': settings})}"
+    words = tuple(f"reward.{key}={value}" for key, value in (("form", "scale"), ("prompt", "null"), ("over", "frame")))
+    return {
+        "own words": (),
+        "control: other question": (f"reward.prompt={json.dumps(other_question(reward.prompt or ''))}",),
+        "control: shuffled": (shuffled, size),
+        "own words, yes_no": ("reward.form=yes_no",),
+        "own words, difference": ("reward.output=difference",),
+        "scale": words,
+    }
+
+
+def learn(names: list[str], seeds: list[int]) -> dict[str, Any]:
+    """Train each reward with each seed, but for those whose success is measured already."""
+    for seed in seeds:
+        for name in names:
+            rows = kept(FILE, "learn").get("runs", {})
+            key = f"{name}, {seed}"
+            if key in rows:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                result = train(folder_of(name), (RECIPE, *TESTS, *runs()[name]), seed, Path(folder))
+            facts = {part: result[part] for part in ("success_rate", "ci_low", "ci_high", "return", "wall_seconds")}
+            facts["untrained"] = {part: result["untrained"][part] for part in ("success_rate", "return")}
+            keep(FILE, "learn", judged(rows | {key: facts}))
+    return judged(kept(FILE, "learn")["runs"])
+
+
+def judged(rows: dict[str, Any]) -> dict[str, Any]:
+    """All runs so far, and whether those in the model's own words succeed and the controls do not."""
+    learned = [rows[key]["success_rate"] for seed in SEEDS if (key := f"own words, {seed}") in rows]
+    controls = [run["success_rate"] for key, run in rows.items() if key.startswith("control")]
+    is_learned = len(learned) == len(SEEDS) and min(learned) >= LEAST_SUCCESS
+    return {"runs": rows, "met": bool(is_learned and controls and max(controls) <= MOST_SUCCESS)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=["lab", "spread", "learn"])
+    parser.add_argument("--tasks", nargs="+", default=list(OTHER_GOALS), choices=list(OTHER_GOALS))
+    parser.add_argument("--rewards", nargs="+", default=list(runs()), choices=list(runs()))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    given = parser.parse_args()
+    for part in given.parts:
+        if part == "lab":
+            for task in given.tasks:
+                keep(FILE, "lab", kept(FILE, "lab") | {task: lab(task)})
+        elif part == "spread":
+            keep(FILE, "spread", spread())
+            print(kept(FILE, "spread"), flush=True)
+        else:
+            print("met:", learn(given.rewards, given.seeds)["met"], flush=True)
+
+
+if __name__ == "__main__":
+    main()
