@@ -368,7 +368,7 @@ def test_frames_are_found_again(tmp_path: Path) -> None:
 def test_an_own_reward_that_is_no_number_is_counted(tmp_path: Path) -> None:
     source = Source("hand", lambda *_: (replace(episode, env_reward=None) for episode in episodes()))
     scores = score([ready("grey", Brightness())], [source], FeatureStore(tmp_path))
-    assert scores.frames.truth is None and "paid no finite number: 2" in scores.warnings[0]
+    assert scores.frames.truth is None and "number at some step: 2" in scores.warnings[0]
 
 
 def test_there_must_be_frames(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_views_are_read_as_rewards_are() -> None:
     assert parse_rewards(["side=camera=side,look=plain"], "--view") == {"side": ["camera=side", "look=plain"]}
     with pytest.raises(BadInput, match="--view '=camera': say NAME=key=value"):
         parse_rewards(["=camera"], "--view")
-    with pytest.raises(BadInput, match="two of --view are called 'a'"):
+    with pytest.raises(BadInput, match="two views are called 'a'"):
         parse_rewards(["a=x=1", "a=x=2"], "--view")
 
 

@@ -146,8 +146,11 @@ def lab(
 
 def _text(document: dict[str, Any]) -> Iterator[str]:
     """The result for a terminal: what it rests on, a row for each reward, and what is undefined."""
+    from sightline.reports.pages import by_text
+
     sources = ", ".join(f"{name} {count}" for name, count in document["sources"].items())
-    yield f"{document['frames']:,} frames of {document['episodes']:,} episodes ({sources})"
+    plural = "" if document["episodes"] == 1 else "s"
+    yield f"{document['frames']:,} frames of {document['episodes']:,} episode{plural} ({sources})"
     if "people" in document:
         yield from people_in_words(document["people"])
     yield ""
@@ -161,14 +164,9 @@ def _text(document: dict[str, Any]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in filled]
     for row in zip(*filled, strict=True):
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-    for name, reward in rewards.items():
-        if reward["failure"]:
-            yield f"{name}: {reward['failure']}"
-            continue
-        reasons = {title: _value_at(reward, path) for title, path in COLUMNS[:3]}
-        for title, measure in reasons.items():
-            if measure and measure["value"] is None:
-                yield f"{name}: {title} is undefined: {measure['undefined']}"
+    yield from by_text(list(_gaps(rewards)))
+    if all("show the goal" in reward["auroc"].get("undefined", "") for reward in rewards.values()):
+        yield "to see whether it finds the goal, give a dozen pictures of it (--goal-pictures DIR) and of others"
     yield from _alterations(rewards)
     for name, reward in rewards.items():
         distance = reward.get("epic_of_transitions")
@@ -178,6 +176,22 @@ def _text(document: dict[str, Any]) -> Iterator[str]:
         yield f"{place:>3}. AUROC {_cell(row['held_out'])} of the half that is held out: {row['reward']}"
     if "page" in document:
         yield f"page        {document['page']}"
+
+
+def _gaps(rewards: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The name of a reward and a text, for each of its chief measures without a value or an interval."""
+    for name, reward in rewards.items():
+        if reward["failure"]:
+            yield name, reward["failure"]
+            continue
+        for title, path in COLUMNS[:3]:
+            measure = _value_at(reward, path)
+            if measure is None:
+                continue
+            if measure["value"] is None:
+                yield name, f"{title} is undefined: {measure['undefined']}"
+            elif measure["low"] is None:
+                yield name, f"{title} has no interval: {measure['no_interval']}"
 
 
 def _alterations(rewards: dict[str, Any]) -> Iterator[str]:

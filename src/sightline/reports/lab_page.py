@@ -13,7 +13,7 @@ import numpy as np
 from sightline.errors import RunFailed
 from sightline.reports import plots
 from sightline.reports.labels_page import Cell
-from sightline.reports.pages import NO_BREAK, data_url, decimal, percent, whole, write_page
+from sightline.reports.pages import NO_BREAK, by_text, data_url, decimal, percent, whole, write_page
 from sightline.reports.verdicts import Verdict
 
 LEAST_AUROC = 0.9
@@ -252,16 +252,7 @@ def _reasons(rewards: Mapping[str, Any]) -> Iterator[str]:
         missing = _value(reward, "auroc", "missing")
         if missing:
             undefined.append((name, f"{whole(missing)} frames have no reward, and are left out"))
-    return _by_text(undefined)
-
-
-def _by_text(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Lines on rewards, each text once, with the names of all that it is true of."""
-    names: dict[str, list[str]] = {}
-    for name, text in lines:
-        names.setdefault(text, []).append(name)
-    for text, of in names.items():
-        yield f"{', '.join(of)}: {text}"
+    return by_text(undefined)
 
 
 def _controls(rewards: Mapping[str, Any]) -> list[list[Cell]]:
@@ -328,7 +319,7 @@ def _coverage(rewards: Mapping[str, Any]) -> Iterator[str]:
             if "discount" in details:
                 line += f", background {details['background']}, discount {details['discount']:g}"
             lines.append((name, line))
-    return _by_text(lines)
+    return by_text(lines)
 
 
 def _ranked(row: Mapping[str, Any]) -> list[Cell]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib import resources
@@ -313,3 +313,12 @@ def block(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(block, dict):
         return {}
     return block
+
+
+def by_text(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Lines on rewards, each text once, with the names of all that it is true of."""
+    names: dict[str, list[str]] = {}
+    for name, text in lines:
+        names.setdefault(text, []).append(name)
+    for text, of in names.items():
+        yield f"{', '.join(of)}: {text}"

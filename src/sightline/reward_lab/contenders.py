@@ -119,7 +119,7 @@ def parse_rewards(texts: Sequence[str], option: str = "--reward") -> dict[str, l
     for text in texts:
         name, overrides = parse_reward(text, option)
         if name in rewards:
-            raise BadInput(f"two of {option} are called '{name}'; give each a name of its own")
+            raise BadInput(f"two {option[2:]}s are called '{name}'; give each {option} a name of its own")
         rewards[name] = overrides
     return rewards
 
