@@ -101,15 +101,19 @@ class Clip:
     def __getitem__(self, steps: slice) -> Clip:
         """A clip of some of its steps, which follow each other."""
         arrays = {name: array[steps] for name, array in self.arrays().items()}
+        part = replace(Clip.of_arrays(arrays), instruction=self.instruction)
+        if self.past is None:
+            return part
         start, stop, _ = steps.indices(len(self.first))
-        past = None if self.past is None else self.past.of_rows(start, stop)
-        return replace(Clip.of_arrays(arrays), instruction=self.instruction, past=past)
+        return replace(part, past=self.past.of_rows(start, stop))
 
     def column(self, env: int) -> Clip:
         """The clip of one environment, [T, 1]."""
         arrays = {name: array[:, env : env + 1] for name, array in self.arrays().items()}
-        past = None if self.past is None else self.past.of_env(env)
-        return replace(Clip.of_arrays(arrays), instruction=self.instruction, past=past)
+        column = replace(Clip.of_arrays(arrays), instruction=self.instruction)
+        if self.past is None:
+            return column
+        return replace(column, past=self.past.of_env(env))
 
     def without_frames(self) -> Clip:
         """The clip without its frames and those before it."""
@@ -126,8 +130,10 @@ class Clip:
     def of_state(cls, state: Mapping[str, Any]) -> Clip:
         """The clip that `state` is of."""
         arrays = {name: array for name, array in state.items() if name != "past"}
-        past = Past.of_arrays(state["past"]) if "past" in state else None
-        return replace(cls.of_arrays(arrays), past=past)
+        clip = cls.of_arrays(arrays)
+        if "past" not in state:
+            return clip
+        return replace(clip, past=Past.of_arrays(state["past"]))
 
     def shown(self, step: int, env: int, scope: Scope) -> tuple[Array, np.ndarray]:
         """Frames that a model of a scope is shown for a step.
@@ -183,8 +189,10 @@ class Clip:
         if past is None:
             return self
         goes_on = np.flatnonzero(~self.first[0, past.envs])
-        past = past.picked(goes_on)
-        return replace(self, past=Past.joined([past, *([] if self.past is None else [self.past])]))
+        pasts = [past.picked(goes_on)]
+        if self.past is not None:
+            pasts.append(self.past)
+        return replace(self, past=Past.joined(pasts))
 
 
 class RewardModel:
@@ -485,7 +493,9 @@ class RewardStream:
 
     def _with_past(self, clip: Clip) -> Clip:
         """The clip with the frames that came before it, for a model that is shown them."""
-        return clip.following(self._past) if self.model.sees_past else clip
+        if not self.model.sees_past:
+            return clip
+        return clip.following(self._past)
 
     def _keep_past(self, clip: Clip, row: int) -> None:
         """Keep what came before a row of the clip, with which the next one begins."""
@@ -674,7 +684,9 @@ def _joined(before: Clip, after: Clip) -> Clip:
     earlier = before.arrays()
     later = after.arrays()
     joined = {name: concatenated([earlier[name], later[name]]) for name in earlier if name in later}
-    pasts = [] if before.past is None else [before.past]
+    pasts = []
+    if before.past is not None:
+        pasts.append(before.past)
     if after.past is not None:
         pasts.append(after.past.moved(after.past.rows + len(before.first)))
     return replace(Clip.of_arrays(joined), instruction=after.instruction, past=Past.joined(pasts))

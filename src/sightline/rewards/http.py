@@ -193,9 +193,9 @@ class HTTPReward(InterpolatedReward):
             of_resets = self._frame_queries_of_resets(clip, resets)
             cells = steps
         else:
-            stretches = self._stretches(clip) if self.info.scope == "window" and self.every == 1 else None
-            if stretches is None:
-                stretches = [(self._query(clip, cell, self.scope, 1), [cell]) for cell in steps]
+            stretches = [(self._query(clip, cell, self.scope, 1), [cell]) for cell in steps]
+            if self.info.scope == "window" and self.every == 1:
+                stretches = self._stretches(clip)
             queries = [query for query, _ in stretches]
             cells = [cell for _, of_query in stretches for cell in of_query]
             of_resets = [Query(1, 1, _resets_of(clip, [cell]), steps=np.zeros(1, np.int64)) for cell in resets]
@@ -324,7 +324,9 @@ def _scope_of(info: ServerInfo, block: HTTPConfig) -> Scope:
     if info.scope in ("frame", "window"):
         if block.frames is not None:
             raise BadInput(f"frames={block.frames} is for servers that are shown an episode so far; leave it out")
-        return Scope(info.scope, info.window if info.scope == "window" else 1)
+        if info.scope == "frame":
+            return Scope()
+        return Scope("window", info.window)
     frames = block.frames or info.max_frames or MOST_FRAMES
     return Scope(info.scope, min(frames, info.max_frames or frames))
 

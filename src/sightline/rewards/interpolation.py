@@ -103,8 +103,9 @@ class InterpolatedReward(RewardModel):
                 line = self._line(values[rows, env], resets[begin, env], features)
                 complete[rows, env] = line[1:]
                 before[rows, env] = line[:-1]
-        rewards = complete - before if self.differences else complete
-        return np.asarray(rewards, np.float32)
+        if self.differences:
+            complete -= before
+        return complete.astype(np.float32)
 
     def _carry(self, features: np.ndarray, clip: Clip) -> None:
         """Have the last steps of a clip, with which the next one goes on, the values that they are paid by."""

@@ -75,8 +75,10 @@ class ServedReward:
         max_frames = None
         if self.model.sees_past:
             kind = scope.kind
-            window = scope.frames if kind == "window" else 1
-            max_frames = None if kind == "window" else scope.frames
+            if kind == "window":
+                window = scope.frames
+            else:
+                max_frames = scope.frames
         return {
             "version": VERSION,
             "model": self.name,
