@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,12 @@ from PIL import Image
 
 from sightline.agents.evaluation import (
     PICTURE_CONDITIONS,
+    BlankTexts,
     ShuffledPictures,
+    ShuffledTexts,
     blank_picture,
     collect_pictures,
+    collect_texts,
     evaluate_policy,
     oracle_play,
     play_eval_seeds,
@@ -32,10 +36,12 @@ from sightline.agents.types import Advantages, Failure, Trajectory
 from sightline.config.agents import Replies
 from sightline.envs.games.making import GameMaker
 from sightline.envs.games.wrapping import TextActions
-from sightline.evaluation.episode_stats import describe
+from sightline.evaluation.episode_stats import describe, describe_kind
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
 from sightline.models.vlm.types import ChatTurn
+from sightline.reports.agent_block import comparison_rows
+from sightline.reports.verdicts import looking_verdict, next_steps
 from sightline.runs.folder import RunFolder
 from sightline_tasks.games.number_line import NumberLine
 from small_runs import Scripted, looks, seen
@@ -43,6 +49,7 @@ from small_trajectories import episode, turn
 
 NUMBERLINE = GameMaker("numberline")
 PANEL = make_panel("test", "numberline", 60)
+OTHER_PLAYS = ("blank", "shuffled", "random", "oracle", "control")
 
 
 def worker(parallel: int = 16, make: Callable[[], Any] = NUMBERLINE, **replies: Any) -> RolloutWorker:
@@ -77,23 +84,78 @@ def test_pictures_are_kept_of_the_episodes_that_are_logged() -> None:
     assert all(turn.state for one in played for turn in one.turns)
 
 
-def test_where_no_picture_is_shown_nothing_is_hidden() -> None:
-    """Hosted models are asked once, not three times for the same."""
+def reads(exchange: ChatTurn) -> str:
+    """Plays what the words say; "+" where they say nothing."""
+    told = re.search(r"target number is (\d) and the current number is (\d)", exchange.text)
+    action = "-" if told and told[1] < told[2] else "+"
+    return json.dumps({"thoughts": "", "action": action})
+
+
+IN_WORDS = GameMaker("numberline", text_only=True)
+
+
+def test_one_that_reads_is_perfect_and_no_better_than_a_rule_with_other_words_or_none() -> None:
+    numbers = evaluate_policy(worker(make=IN_WORDS, facts=False), Scripted(reads), PANEL)
+    assert numbers["control"] == "words" and numbers["success_rate"] == 1
+    plus = evaluate_policy(worker(make=IN_WORDS, facts=False), Scripted(lambda exchange: '{"action": "+"}'), PANEL)
+    assert numbers["blank"]["success_rate"] == plus["success_rate"] < 0.8  # it reads nothing, so it plays "+"
+    assert numbers["shuffled"]["ci_high"] < numbers["ci_low"]
+    verdict = looking_verdict(numbers, text_only=True)
+    assert verdict is not None and (verdict.question, verdict.answer) == ("Does it read?", "Yes")
+    assert "with words of other states" in verdict.because and "picture" not in verdict.because
+    assert [row.name for row in comparison_rows(numbers)][:3] == [
+        *("Real words", "No words of the state", "Words of other states")
+    ]
+
+
+def test_one_that_does_not_read_is_told_so() -> None:
+    """Every condition is played: each turn of the control is one more question."""
     asked = list[ChatTurn]()
 
     def plus(exchange: ChatTurn) -> str:
         asked.append(exchange)
         return '{"thoughts": "", "action": "+"}'
 
-    numbers = evaluate_policy(worker(make=GameMaker("numberline", text_only=True), facts=False), Scripted(plus), PANEL)
+    numbers = evaluate_policy(worker(make=IN_WORDS, facts=False), Scripted(plus), PANEL)
     assert numbers["blank"]["success_rate"] == numbers["shuffled"]["success_rate"] == numbers["success_rate"]
-    assert len(asked) == round(numbers["length"] * 60)
+    assert len(asked) == 3 * round(numbers["length"] * 60)
+    verdict = looking_verdict(numbers, text_only=True)
+    assert verdict is not None and (verdict.question, verdict.answer, verdict.good) == ("Does it read?", "No", False)
+    advice = next_steps({"text_only": True}, numbers, [])
+    assert any("no rule without reading" in line for line in advice) and not any("eyes" in line for line in advice)
+
+
+def test_words_of_the_control_are_the_rules_alone_or_those_of_another_state() -> None:
+    game = worker(make=IN_WORDS)
+    pool = collect_texts(game, PANEL)
+    assert len(pool) == 36  # six positions of two numbers; a game that is over shows them, too
+    task = EpisodeTask(3)
+    rules = BlankTexts(pool)(pool[0], task, 0)
+    assert "Bring the current number" in rules and not re.search(r"target number is \d", rules)
+    others = {ShuffledTexts(pool)(pool[0], task, turn) for turn in range(400)}
+    assert others <= set(pool) - {pool[0]} and len(others) > 20
+    assert ShuffledTexts(pool[:1])(pool[0], task, 0) == BlankTexts(pool[:1])(pool[0], task, 0) == ""
+
+
+def test_the_words_of_controls_do_not_depend_on_what_is_played_at_once_or_before() -> None:
+    panel = make_panel("order", "numberline", 12)
+    backwards = EvalSeeds(panel.name, panel.env, panel.seeds[::-1])
+    once = play_eval_seeds(worker(1, IN_WORDS), Scripted(reads), panel, "shuffled", medium="words")
+    back = play_eval_seeds(worker(64, IN_WORDS), Scripted(reads), backwards, "shuffled", medium="words")
+    assert plain(once) == plain(back[::-1])
+
+
+def test_kinds_of_tasks_are_lines_of_their_own() -> None:
+    assert describe_kind({"episodes": 12, "success_rate": 0.5, "clean": 0.25}) == (
+        "success 50 % of 12 episodes, 25 % without a mistake"
+    )
+    assert describe_kind({"episodes": 2, "success_rate": None, "clean": None}) == "2 episodes, success not stated"
 
 
 def test_one_that_does_not_look_is_the_same_whatever_is_shown() -> None:
     say = '{"current": "0", "target": "5", "action": "+"}'
     numbers = evaluate_policy(worker(), Scripted(lambda exchange: say), PANEL)
-    real = {key: value for key, value in numbers.items() if key not in ("blank", "shuffled", "random", "oracle")}
+    real = {key: value for key, value in numbers.items() if key not in OTHER_PLAYS}
     assert real == numbers["blank"] == numbers["shuffled"]
     assert 0.2 < real["success_rate"] < 0.8
 

@@ -1,4 +1,4 @@
-"""Agent evaluation: success and perception accuracy on evaluation seeds, with real, blank and shuffled pictures.
+"""Agent evaluation: success and perception on evaluation seeds, with real, blank and shuffled pictures or words.
 
 An agent that has learned to win by the words alone is as good without pictures. So `evaluate_policy` plays the same
 seeds five times:
@@ -8,6 +8,9 @@ seeds five times:
     shuffled    the policy sees pictures of other states
     random      no model: a random legal action in every turn
     oracle      no model: the environment's own best play, where it knows one
+
+Where no picture is shown, the state is told in words, and an agent may win without reading them. Then `blank` leaves
+only what the texts of all states begin with, such as the rules, and `shuffled` gives the text of another state.
 
 Blind tests of this kind are usual for models that answer questions about pictures (Goyal et al., "Making the V in VQA
 Matter", CVPR 2017). `run_evaluation.py` calls this for `sightline evaluate`, `training.py` at the end of a run.
@@ -27,8 +30,9 @@ import numpy as np
 
 from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.engines.engine import Engine, SingleProcess
+from sightline.agents.prompting import common_start
 from sightline.agents.rewards import BlockRewards, TurnRewards
-from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker
+from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker, TextFilter
 from sightline.agents.samplers import Sampler
 from sightline.agents.sharing import gather_episodes, light_turn, reference_to
 from sightline.agents.trajectory_log import LOGGED_EPISODES
@@ -44,15 +48,18 @@ from sightline.evaluation.video import Film, Reel, at_video_size
 from sightline.images import Picture
 
 PictureCondition = Literal["real", "blank", "shuffled"]
-"""Pictures that the agent is shown: the real one; a grey one; that of another state."""
+"""Pictures that the agent is shown: the real one; a grey one; that of another state. Of texts: the real one; the part
+that the texts of all states have in common; that of another state."""
+Medium = Literal["pictures", "words"]
+"""What tells the agent the state, and is taken away or exchanged by the control."""
 PICTURE_CONDITIONS: tuple[PictureCondition, ...] = get_args(PictureCondition)
 MID_GREY = 128
 FRAMES_PER_SECOND = 2
 """Of videos of games, whose environments name no rate: time to look at a card."""
 POOL = 512
-"""Maximum number of different pictures to shuffle: enough to be uninformative, few enough to keep."""
+"""Maximum number of different pictures, or texts, to shuffle: enough to be uninformative, few enough to keep."""
 STATES_OF_EPISODE = 64
-"""Maximum number of such pictures from one episode, so that they come from several."""
+"""Maximum number of such states from one episode, so that they come from several."""
 ALONE = SingleProcess()
 """The engine that plays all episodes in this process."""
 
@@ -89,30 +96,39 @@ def evaluate_policy(
         watch: see `Watch`.
 
     Returns:
-        The agent's `summary`; and under `blank`, `shuffled`, `random` and `oracle` the summaries of the comparisons
+        The agent's `summary`; `control`, the `Medium` that tells it the state (None if nothing was played); and under
+        `blank`, `shuffled`, `random` and `oracle` the summaries of the comparisons
         (`oracle` is None if the environment has none, or one that knows no move in these episodes).
     """
     numbers: dict[str, Any] = {}
     episodes: list[Trajectory] = []
+    control: Medium | None = None
     for pictures in PICTURE_CONDITIONS:
-        # Where no picture is shown, there is nothing to hide: the same episodes stand for all (`episodes`: of the
-        # condition before).
-        if pictures == "real" or _shows_pictures(episodes):
-            after_turns = watch(f"{pictures} pictures")
-            episodes = play_eval_seeds(worker, sampler, eval_seeds, pictures, after_turns, rewards, engine)
+        # Where nothing was shown, there is nothing to hide: the same episodes stand for all.
+        if pictures == "real" or control is not None:
+            after_turns = watch(f"{pictures} {control or 'observations'}")
+            medium = control or "pictures"
+            episodes = play_eval_seeds(worker, sampler, eval_seeds, pictures, after_turns, rewards, engine, medium)
+        if pictures == "real":
+            control = _medium(episodes)
         keep(pictures, episodes)
         condition = summary(episodes, eval_seeds, worker.success)
         if pictures == "real":
             numbers |= condition
         else:
             numbers[pictures] = condition
+    numbers["control"] = control
     numbers["random"] = random_play(worker, eval_seeds, engine, watch)
     numbers["oracle"] = oracle_play(worker, eval_seeds, engine, watch)
     return numbers
 
 
-def _shows_pictures(episodes: Sequence[Trajectory]) -> bool:
-    return any(turn.exchange.pictures for episode in episodes for turn in episode.turns)
+def _medium(episodes: Sequence[Trajectory]) -> Medium | None:
+    """What told the agent the state; None if no turn was played."""
+    turns = [turn for episode in episodes for turn in episode.turns]
+    if not turns:
+        return None
+    return "pictures" if any(turn.exchange.pictures for turn in turns) else "words"
 
 
 # -- episodes of the policy --------------------------------------------------------------------------------------------
@@ -126,6 +142,7 @@ def play_eval_seeds(
     after_turns: Callable[[int], None] | None = None,
     rewards: TurnRewards | None = None,
     engine: Engine = ALONE,
+    medium: Medium = "pictures",
 ) -> list[Trajectory]:
     """Play one episode of every evaluation seed; the result depends on nothing but sampler, seeds and pictures.
 
@@ -134,6 +151,7 @@ def play_eval_seeds(
         after_turns: called with the number of turns that were just played.
         rewards: scores the episodes; None leaves them the environment's own rewards.
         engine: of several processes, each of which plays its share.
+        medium: whether `pictures` is about pictures or, where the state is told in words, about texts.
 
     Returns:
         Trajectories in the order of the seeds, of all processes on each of them (`sharing.gather_episodes`). None has
@@ -141,7 +159,11 @@ def play_eval_seeds(
     """
     tasks = [EpisodeTask(seed) for seed in eval_seeds.seeds[engine.rank :: engine.world]]
     picture_filter: PictureFilter | None = None
-    if pictures == "blank":
+    text_filter: TextFilter | None = None
+    if medium == "words" and pictures != "real":
+        texts = collect_texts(worker, eval_seeds)
+        text_filter = ShuffledTexts(texts) if pictures == "shuffled" else BlankTexts(texts)
+    elif pictures == "blank":
         picture_filter = blank_picture
     elif pictures == "shuffled":
         picture_filter = ShuffledPictures(collect_pictures(worker, eval_seeds))
@@ -168,7 +190,13 @@ def play_eval_seeds(
             blocks.end(index, episode)
 
     episodes = worker.play(
-        sampler, tasks, picture_filter=picture_filter, after_turns=after_turns, at_turn=at_turn, at_end=at_end
+        sampler,
+        tasks,
+        picture_filter=picture_filter,
+        text_filter=text_filter,
+        after_turns=after_turns,
+        at_turn=at_turn,
+        at_end=at_end,
     )
     if blocks is not None:
         blocks.score()
@@ -206,10 +234,45 @@ class ShuffledPictures:
         candidates = [candidate for candidate in same_shape if candidate.digest != picture.digest]
         if not candidates:
             return blank_picture(picture, task, turn)
-        # A hash, not a generator: the choice does not depend on the order in which turns are played.
-        turn_hash = hashlib.sha256(f"{task.seed} {task.member} {turn}".encode()).digest()
-        number = int.from_bytes(turn_hash[:8], "big")
-        return candidates[number % len(candidates)]
+        return candidates[_number_of_turn(task, turn) % len(candidates)]
+
+
+def _number_of_turn(task: EpisodeTask, turn: int) -> int:
+    """Number of 64 bits for a turn. A hash, not a generator: it does not depend on the order of turns."""
+    turn_hash = hashlib.sha256(f"{task.seed} {task.member} {turn}".encode()).digest()
+    return int.from_bytes(turn_hash[:8], "big")
+
+
+class BlankTexts:
+    """Text filter: what the texts of all states begin with, such as the rules; nothing of the state.
+
+    Args:
+        pool: different texts. A single one says nothing of what differs, so that no text at all is shown.
+    """
+
+    def __init__(self, pool: Sequence[str]) -> None:
+        self._start = common_start(pool) if len(pool) > 1 else ""
+
+    def __call__(self, text: str, task: EpisodeTask, turn: int) -> str:
+        # A state that the pool has not seen may share less with the others.
+        return common_start([self._start, text])
+
+
+@dataclass(frozen=True)
+class ShuffledTexts:
+    """Text filter: the text of another state, chosen as `ShuffledPictures` does; none where the pool has no other.
+
+    Attributes:
+        pool: different texts, in an order that does not depend on the episodes.
+    """
+
+    pool: tuple[str, ...]
+
+    def __call__(self, text: str, task: EpisodeTask, turn: int) -> str:
+        candidates = [candidate for candidate in self.pool if candidate != text]
+        if not candidates:
+            return ""
+        return candidates[_number_of_turn(task, turn) % len(candidates)]
 
 
 def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Picture, ...]:
@@ -231,6 +294,21 @@ def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Pict
             break
         _play_without_model(worker, seed, _random_action, add_pictures)
     return tuple(pool[digest] for digest in sorted(pool))
+
+
+def collect_texts(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[str, ...]:
+    """Collect different texts of an environment's observations, as `collect_pictures` does pictures."""
+    pool: set[str] = set()
+
+    def add_text(observation: Observation, steps: int) -> bool:
+        pool.add(observation.text)
+        return len(pool) < POOL and steps < STATES_OF_EPISODE
+
+    for seed in sorted(set(eval_seeds.seeds)):
+        if len(pool) >= POOL:
+            break
+        _play_without_model(worker, seed, _random_action, add_text)
+    return tuple(sorted(pool))
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ from sightline.replies import COMMON
 
 PictureFilter = Callable[[Picture, "EpisodeTask", int], Picture]
 """(picture, task, turn) -> the picture that is shown in its place."""
+TextFilter = Callable[[str, "EpisodeTask", int], str]
+"""(text of an observation, task, turn) -> the text that is shown in its place."""
 CHANCE_OF_MOVES = 2
 """First number of the PRNG keys of random actions, so that they differ from those of sampling."""
 RESTARTS = 2
@@ -168,6 +170,7 @@ class RolloutWorker:
         tasks: Sequence[EpisodeTask],
         key: Key = (),
         picture_filter: PictureFilter | None = None,
+        text_filter: TextFilter | None = None,
         after_turns: Callable[[int], None] | None = None,
         at_turn: Callable[[int, Trajectory], None] | None = None,
         at_end: Callable[[int, Trajectory], None] | None = None,
@@ -177,6 +180,7 @@ class RolloutWorker:
         Args:
             key: prefix of the PRNG key of every turn, so that the same task can be played differently.
             picture_filter: changes the pictures that the sampler is shown, not the episode's facts.
+            text_filter: changes the texts of observations likewise.
             after_turns: called with the number of turns that were just played.
             at_turn: called with the index of a task and its episode so far, after each of its turns. What it takes out
                 of the newest turn is not kept until the episode ends; later prompts show it all the same.
@@ -194,7 +198,7 @@ class RolloutWorker:
             while waiting and free_slots:
                 index, task = waiting.popleft()
                 slot = free_slots.pop(0)
-                active.append(_Episode(self._rules, self.games, slot, index, task, key, picture_filter))
+                active.append(_Episode(self._rules, self.games, slot, index, task, key, picture_filter, text_filter))
             for episode in active:
                 episode.observe()
             playing = [episode for episode in active if not episode.over]
@@ -262,7 +266,7 @@ class _Episode:
         games: of the worker; that of the slot is this episode's alone until it is over.
         index: of the task in the worker's list.
         key: prefix of the PRNG keys.
-        picture_filter: see `RolloutWorker.play`.
+        picture_filter, text_filter: see `RolloutWorker.play`.
     """
 
     def __init__(
@@ -274,6 +278,7 @@ class _Episode:
         task: EpisodeTask,
         key: Key = (),
         picture_filter: PictureFilter | None = None,
+        text_filter: TextFilter | None = None,
     ) -> None:
         self._rules = rules
         self._games = games
@@ -283,6 +288,7 @@ class _Episode:
         self._task = task
         self._key = key
         self._picture_filter = picture_filter
+        self._text_filter = text_filter
         self.trajectory = Trajectory(task.seed, task.member)
         self.over = False
         self._exchanges: list[ChatTurn] = []
@@ -444,13 +450,16 @@ class _Episode:
         """Append an observation to the conversation."""
         self._observation = observation
         pictures = tuple(Picture(image) for image in observation.images)
+        words = observation.text
+        turn = len(self.trajectory.turns)
         if self._picture_filter is not None:
-            turn = len(self.trajectory.turns)
             pictures = tuple(self._picture_filter(picture, self._task, turn) for picture in pictures)
+        if self._text_filter is not None:
+            words = self._text_filter(words, self._task, turn)
         names = self._action_names or tuple(self._info.get("legal_actions", ()))
         # What the last reply wrote down for this turn.
         memory = self.trajectory.turns[-1].reply.memory if self.trajectory.turns else ""
-        text = self._rules.texts.prompt_text(observation.text, self._queried_facts, names, memory)
+        text = self._rules.texts.prompt_text(words, self._queried_facts, names, memory)
         self._exchanges.append(ChatTurn(text, pictures))
         # What no later prompt shows is let go.
         del self._exchanges[: -self._rules.window]

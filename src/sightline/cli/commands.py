@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -154,9 +154,9 @@ def train(
 
     for name, numbers in (("untrained", result["untrained"]), ("trained", result)):
         typer.echo(f"{name:<11} {describe(numbers)} ({numbers['episodes']} episodes of the test panel)")
-    for pictures in ("blank", "shuffled"):
-        if result.get(pictures):
-            typer.echo(f"  {pictures:<9} {describe(result[pictures])}")
+    for name in ("blank", "shuffled"):
+        if result.get(name):
+            typer.echo(f"  {_control_label(name, result):<11} {describe(result[name])}")
     if costs := reward_costs(read_records(path)):
         typer.echo(f"rewards     {costs}")
     typer.echo(f"report      {RunFolder(path).report_file}")
@@ -274,7 +274,8 @@ def evaluate(
 ) -> None:
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model.
 
-    An agent also with blank and shuffled pictures, beside random and best play.
+    An agent also with blank and shuffled pictures (without words, and with words of other states, where it is shown no
+    pictures), beside random and best play.
     """
     from sightline import roles
     from sightline.config.basics import MAX_EPISODES, MAX_SEED
@@ -304,9 +305,11 @@ def evaluate(
     if as_json:
         print_json(numbers if said is None else numbers | {"people": said})
         return
-    from sightline.evaluation.episode_stats import describe
+    from sightline.evaluation.episode_stats import describe, describe_kind
 
     typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
+    for kind, of_kind in (numbers.get("kinds") or {}).items():
+        typer.echo(f"  {kind or 'other'}: {describe_kind(of_kind)}")
     for line in people_in_words(said) if said is not None else ():
         typer.echo(line)
     # The controls of an agent (see `agents.evaluation.evaluate_policy`); a policy on states has none.
@@ -314,14 +317,21 @@ def evaluate(
         control = numbers.get(name)
         if not control:
             continue
-        line = f"  {name:<9} {describe(control)}"
+        line = f"  {_control_label(name, numbers):<11} {describe(control)}"
         count = control["episodes"] + control["errors"]
         total = numbers["episodes"] + numbers["errors"]
         if count < total:
             line += f" (in {count} of {total} episodes; it knows no move in the others)"
         typer.echo(line)
     if numbers.get("missing"):
-        typer.echo(f"  missing   {numbers['missing']} replies never came and count as empty")
+        typer.echo(f"  missing     {numbers['missing']} replies never came and count as empty")
+
+
+def _control_label(name: str, numbers: Mapping[str, Any]) -> str:
+    """Name of a control for people, by what was taken away: pictures, or words where there are none."""
+    if numbers.get("control") != "words":
+        return name
+    return {"blank": "no words", "shuffled": "other words"}.get(name, name)
 
 
 @app.command()

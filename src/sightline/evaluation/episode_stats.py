@@ -181,6 +181,20 @@ def describe(numbers: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def describe_kind(numbers: Mapping[str, Any]) -> str:
+    """Format the numbers of one kind of tasks in words, such as "success 50 % of 12 episodes, 25 % without a mistake".
+
+    Args:
+        numbers: `episodes`, and `success_rate` and `clean` from 0 to 1, or None where success is not stated.
+    """
+    if numbers["success_rate"] is None:
+        return f"{numbers['episodes']} episodes, success not stated"
+    line = f"success {_percent(numbers['success_rate'])} of {numbers['episodes']} episodes"
+    if numbers["clean"] is not None:
+        line += f", {_percent(numbers['clean'])} without a mistake"
+    return line
+
+
 def _describe_results(numbers: Mapping[str, Any]) -> list[str]:
     """Success, return and reward of a summary in words."""
     parts = []

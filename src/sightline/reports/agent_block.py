@@ -20,6 +20,13 @@ _ROWS = (
     ("random", "Random legal actions"),
     ("oracle", "The game's own best play"),
 )
+_ROWS_OF_WORDS = {
+    "untrained": "Before RL, real words",
+    "": "Real words",
+    "blank": "No words of the state",
+    "shuffled": "Words of other states",
+}
+"""Names of rows where the state is told in words."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +89,11 @@ def comparison_rows(result: Mapping[str, Any]) -> list[TableRow]:
     """Rows of the comparison with other pictures and players that were measured; none for a policy on states."""
     if not any(block(result, key) for key in ("blank", "random", "oracle")):
         return []
+    names = dict(_ROWS)
+    if result.get("control") == "words":
+        names |= _ROWS_OF_WORDS
     rows = []
-    for key, name in _ROWS:
+    for key, name in names.items():
         is_main = key == ""  # the result itself has no block of its own
         numbers = result if is_main else block(result, key)
         if numbers.get("return") is not None:

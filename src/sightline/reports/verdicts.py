@@ -95,7 +95,9 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     if steps == 0:
         yield "Let it learn by trying: policy.model=RUN/checkpoints/best-… with steps, and without warm_start."
     looks = looking_verdict(result, bool(recipe.get("text_only")))
-    if looks is not None and not looks.good and looks.answer == "No":
+    if looks is not None and looks.answer == "No" and result.get("control") == "words":
+        yield "Choose a game, or options of it, in which no rule without reading wins as often."
+    elif looks is not None and not looks.good and looks.answer == "No":
         yield "Reward what needs eyes: raise update.kl_thoughts, so that what it says of the pictures stays true."
     if learned is not None and learned.good:
         first, second = [seed for seed in range(3) if seed != recipe.get("seed")][:2]
@@ -164,33 +166,37 @@ def learning_verdict(result: Mapping[str, Any]) -> Verdict | None:
 
 
 def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdict | None:
-    """Judge if the agent uses the pictures: yes if the interval of its success, or of its return where success is
-    unknown, lies above those with blank and with other pictures.
+    """Judge if the agent uses the pictures, or reads the words: yes if the interval of its success, or of its return
+    where success is unknown, lies above those with blank and with other pictures or words.
 
     Args:
-        result: a summary with `blank` and `shuffled`.
-        text_only: True if it was given descriptions instead of the pictures.
+        result: a summary with `blank` and `shuffled`; its `control` says whether they are of pictures or words.
+        text_only: True if it was given descriptions instead of the pictures; older results have no control of words.
 
     Returns:
         None if that was not measured.
     """
     question = "Does it look?"
-    if text_only:
+    medium = str(result.get("control") or "pictures")
+    reads = medium == "words"
+    if reads:
+        question = "Does it read?"
+    elif text_only:
         because = "It is told in words what the pictures show and has nothing to see."
         return Verdict(question, "It cannot", because, True)
     # The measure: success where it is known, else the return.
     measure = "success_rate"
     prefix = ""
     show = won
-    with_pictures = "With the real pictures it wins"
+    with_real = f"With the real {medium} it wins"
     if result.get("ci_high") is None and result.get("return") is not None:
         measure = "return"
         prefix = "return_"
         show = _returned
-        with_pictures = "With the real pictures its return is"
+        with_real = f"With the real {medium} its return is"
     controls = {
-        "with blank pictures": block(result, "blank"),
-        "with pictures of other states": block(result, "shuffled"),
+        "without words of the state" if reads else "with blank pictures": block(result, "blank"),
+        f"with {medium} of other states": block(result, "shuffled"),
     }
     if any(numbers.get(f"{prefix}ci_high") is None for numbers in [result, *controls.values()]):
         return None
@@ -200,14 +206,15 @@ def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdi
         comparisons.append(f"{name} {show(numbers)}")
         if not result[f"{prefix}ci_low"] > numbers[f"{prefix}ci_high"]:
             overlapping.append(name)
-    because = f"{with_pictures} {show(result)}; {' and '.join(comparisons)}."
+    because = f"{with_real} {show(result)}; {' and '.join(comparisons)}."
     if not overlapping:
         return Verdict(question, "Yes", because, True)
     if all(result[measure] <= numbers[measure] for numbers in controls.values()):
-        return Verdict(question, "No", f"{because} It plays no worse blind: the words alone decide.", False)
-    advice = (
-        f"The intervals are not apart {' and '.join(overlapping)}: more episodes, or an agent that looks, would tell."
-    )
+        blind = "without reading" if reads else "blind: the words alone decide"
+        return Verdict(question, "No", f"{because} It plays no worse {blind}.", False)
+    apart = " and ".join(overlapping)
+    verb = "reads" if reads else "looks"
+    advice = f"The intervals are not apart {apart}: more episodes, or an agent that {verb}, would tell."
     return Verdict(question, "Not shown", f"{because} {advice}", False)
 
 
