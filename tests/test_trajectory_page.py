@@ -54,8 +54,8 @@ def test_the_page_holds_all_that_was_recorded(run: Path) -> None:
         *("test-real", "test-blank", "test-shuffled", "update-0001", "update-0004")
     ]
     assert [one["title"] for one in data["sets"]][1:4] == [
-        "test, blank pictures",
-        "test, shuffled pictures",
+        "test, blank observations",
+        "test, shuffled observations",
         "update 1",
     ]
     for one in data["sets"]:
@@ -139,7 +139,7 @@ def test_without_records_there_is_a_page_all_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("anchor", "said"),
     [
-        ("", ("Episode 1, ", "Turn 1 of", "test, real pictures")),
+        ("", ("Episode 1, ", "Turn 1 of", "test, real observations")),
         ("#update-0001/1/2", ("Turn 2 of", "advantage", "What it says it sees")),
         ("#update-0001/12/1", ("The environment broke down: OSError: the simulator is gone",)),
         ("#nonsense/%/x", ("Episode 1, ",)),
@@ -215,7 +215,7 @@ def test_the_report_shows_the_run_and_loads_nothing(run: Path) -> None:
     for expected in (
         *("Number line, learned by looking", "Does it look?", "Random legal actions", "The game's own best play"),
         *("By kind", "Success rate, and true replies", "KL divergence", "Learning rate", "turn 3 600"),
-        *("raise <b>update.kl_thoughts</b>", "Test, real pictures, episode", "sightline train numberline seed=3"),
+        *("raise <b>update.kl_thoughts</b>", "Test, real observations, episode", "sightline train numberline seed=3"),
         *("kl_thoughts: 0.0", "2.9.0", "21 min"),
     ):
         assert expected in words

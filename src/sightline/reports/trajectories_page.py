@@ -20,7 +20,7 @@ MAX_RECORD = 256 * 2**20
 """Maximum size in bytes of a file of episodes."""
 MAX_BYTES = 48 * 1024 * 1024
 """Maximum size of records and pictures in the page, which a browser still opens at once; early updates are left out."""
-_LOOKS = {"real": "real pictures", "blank": "blank pictures", "shuffled": "shuffled pictures"}
+_LOOKS = {"real": "real observations", "blank": "blank observations", "shuffled": "shuffled observations"}
 _EPISODE_KEYS = {"seed", "member", "kind", "success", "return", "truncated", "mistakes", "error", "turns"}
 _TURN_KEYS = {
     "prompt",
@@ -124,7 +124,7 @@ def _order(name: str) -> tuple[bool, int, list[tuple[int, str]]]:
 
 
 def _title(name: str) -> str:
-    """Display title of a set, such as "test, blank pictures" or "update 4"."""
+    """Display title of a set, such as "test, blank observations" or "update 4"."""
     if update := re.fullmatch(r"update-0*(\d+)", name):
         return f"update {update[1]}"
     panel, _, look = name.rpartition("-")
