@@ -308,8 +308,10 @@ def evaluate(
     from sightline.evaluation.episode_stats import describe, describe_kind
 
     typer.echo(f"{describe(numbers)} ({numbers['episodes']} episodes, panel {numbers['panel']})")
-    for kind, of_kind in (numbers.get("kinds") or {}).items():
-        typer.echo(f"  {kind or 'other'}: {describe_kind(of_kind)}")
+    kinds = numbers.get("kinds") or {}
+    # One kind alone is the line above.
+    for kind, of_kind in kinds.items() if len(kinds) > 1 else ():
+        typer.echo(f"  kind {kind or 'other'}: {describe_kind(of_kind)}")
     for line in people_in_words(said) if said is not None else ():
         typer.echo(line)
     # The controls of an agent (see `agents.evaluation.evaluate_policy`); a policy on states has none.
