@@ -448,8 +448,8 @@ def test_pictures_of_episodes_are_in_order(tmp_path: Path) -> None:
     ("rows", "expected"),
     [
         ([("file", "colour"), ("0.png", "red")], "no columns file and success"),
-        ([("file", "success"), ("gone.png", "1")], "names no picture"),
-        ([("file", "success")], "no columns file and success"),
+        ([("file", "success"), ("gone.png", "1")], "no row that names a picture"),
+        ([("file", "success")], "has no rows"),
     ],
 )
 def test_tables_that_are_refused(rows: list[tuple[str, ...]], expected: str, tmp_path: Path) -> None:
@@ -457,6 +457,14 @@ def test_tables_that_are_refused(rows: list[tuple[str, ...]], expected: str, tmp
     write_table(tmp_path, *rows)
     with pytest.raises(BadInput, match=expected):
         labelled_pictures(tmp_path, print)
+
+
+def test_a_picture_that_is_named_twice_is_counted(tmp_path: Path) -> None:
+    write_picture(tmp_path / "0.png", 0)
+    write_table(tmp_path, ("file", "success"), ("0.png", "1"), ("0.png", "0"))
+    said: list[str] = []
+    labelled_pictures(tmp_path, said.append)
+    assert len(said) == 1 and "name a picture once more" in said[0] and ": 1, the first '0.png'" in said[0]
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:

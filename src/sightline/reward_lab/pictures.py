@@ -50,7 +50,7 @@ def labelled_pictures(folder: Path, warn: Warn) -> Source:
     table = _table_of(folder)
     rows = list(_rows(folder, table, warn))
     if not rows:
-        raise BadInput(f"'{table}' names no picture that is in its folder")
+        raise BadInput(f"'{table}' has no row that names a picture in its folder and a label that can be read")
     is_still = all(not row.episode for row in rows)
 
     def read(*_: object) -> Iterator[Episode]:
@@ -80,12 +80,15 @@ def _rows(folder: Path, table: Path, warn: Warn) -> Iterator[PictureRow]:
         lines = list(csv.DictReader(decoded(table.read_bytes()).splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"'{table}' cannot be read as a CSV file: {' '.join(str(error).split())[:100]}") from error
-    columns = set(lines[0]) if lines else set()
+    if not lines:
+        raise BadInput(f"'{table}' has no rows, or no line before them that names the columns")
+    columns = set(lines[0])
     label = next((name for name in SUCCESS_COLUMNS if name in columns), None)
     if "file" not in columns or (label is None and "truth" not in columns):
         raise BadInput(f"'{table}' has no columns file and success (or truth); its first line names the columns")
     absent: list[str] = []
     unlabelled: list[str] = []
+    repeated: list[str] = []
     named = set()
     for line in lines:
         name = line["file"] or ""
@@ -93,6 +96,8 @@ def _rows(folder: Path, table: Path, warn: Warn) -> Iterator[PictureRow]:
         if file is None:
             absent.append(name)
             continue
+        if file in named:
+            repeated.append(name)
         named.add(file)
         success = _truth_value(line[label]) if label else None
         truth = _number(line.get("truth"))
@@ -104,6 +109,7 @@ def _rows(folder: Path, table: Path, warn: Warn) -> Iterator[PictureRow]:
     nameless = sorted(str(file.relative_to(folder.resolve())) for file in on_disk - named)
     _count(warn, absent, f"rows of '{table}' that name no picture in its folder")
     _count(warn, unlabelled, f"pictures of '{table}' that are left out, since no label (yes, no, 1, 0, …) can be read")
+    _count(warn, repeated, f"rows of '{table}' that name a picture once more, and count like the others")
     _count(warn, nameless, f"pictures in '{folder}' that are left out, since {table.name} has no row for them")
 
 
