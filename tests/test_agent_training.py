@@ -189,13 +189,13 @@ def test_the_runs_that_are_compared_are_worth_it(runs: Path) -> None:
         assert len([record for record in whole if "evaluation/score" in record]) >= 3
         assert all(record["update/gradient_norm"] > 0 for record in updates if record["update/steps"])
         # It is measured before each update's first step, and an update may have nothing to tell the policy.
-        assert updates[-1]["update/kl_reference"] > 0
+        assert any(record["update/kl_reference"] > 0 for record in updates[1:])
         logs = [(runs / f"log-{kind}-{i}").read_text() for i in range(len(DEATHS[kind]) + 1)]
         resumed = [int(step) for step in re.findall(r"resuming from (?:step|turn) (\d+)", "".join(logs))]
         assert max(resumed) > 0, "something was learned by then"
         kept = weights_in(runs / f"{kind}-whole")
         steps = sorted({name.partition("/")[0] for name in kept if name.startswith("step-")})
-        file = "adapter_model.safetensors" if kind == "lora" else "model.safetensors"
+        file = "adapter_model.safetensors" if kind in ("lora", "words") else "model.safetensors"
         assert len(steps) == (1 if kind == "grpo" else 2)
         assert len({kept[f"{step}/{file}"] for step in steps}) == len(steps)
     assert any("resuming" not in (runs / f"log-{kind}-1").read_text() for kind in KINDS), "killed before any checkpoint"
