@@ -331,10 +331,12 @@ class RunSession:
             # A pause that was dealt with before it was saved is not saved again.
             if self.saved_step != now and now > 0:
                 self.save()
-            self.progress.say(
-                f"saved {self.stop.waited():.1f} s after the request to stop; a scheduler has to wait at least as long "
-                "(its grace period)"
-            )
+            # Of several processes, only one that got the signal itself knows how long ago that was.
+            if self.stop.requested() and self.saved_step is not None:
+                self.progress.say(
+                    f"saved {self.stop.waited():.1f} s after the request to stop; a scheduler has to wait at least as "
+                    "long (its grace period)"
+                )
             raise self.stopped()
 
     def stopped(self) -> Stopped:
