@@ -10,7 +10,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from PIL import Image
 
+import sightline as sl
 from sightline import ZeroShotReward
 from sightline.envs.making import EnvMaker
 from sightline.envs.tasks import find_task
@@ -18,7 +20,9 @@ from sightline.errors import BadInput
 from sightline.models.bundled_encoder import BundledEncoder
 from sightline.models.encoder_files import bundled_folder
 from sightline.models.encoders import load_encoder
-from sightline.models.familiarity import FILE, TaughtPictures, warn_of_unfamiliar_pictures
+from sightline.models.familiarity import FILE, SpreadPictures, TaughtPictures, warn_of_unfamiliar_pictures
+from sightline.rewards.shaped import ShapedReward
+from sightline.rewards.weighted_sum import WeightedSum
 
 OWN: list[tuple[str, dict[str, Any]]] = [
     *(("cartpole", {"look": look}) for look in ("plain", "dusk")),
@@ -106,3 +110,45 @@ def test_an_encoder_of_ones_own(tmp_path: Path) -> None:
     (folder / FILE).write_bytes(b"no tensors")
     with pytest.raises(BadInput, match="damaged; fetch the encoder again"):
         load_encoder(f"local-dir:{folder}", device="cpu")
+
+
+def test_some_pictures_are_spread_over_all() -> None:
+    spread = SpreadPictures()
+    for number in range(100):
+        spread.add(np.full((1, 2, 2 + number % 2, 3), number, np.uint8))
+    levels = [int(picture[0, 0, 0]) for picture in spread.pictures]
+    assert levels == list(range(0, 100, 8))
+    spread.add(np.full((1, 4, 4, 3), 7, np.uint8))
+    assert [frames.shape for frames in spread.by_size()] == [(13, 2, 2, 3)]
+    assert SpreadPictures().by_size() == []
+
+
+def test_the_lab_looks_at_the_pictures_and_not_at_the_task(encoder: BundledEncoder, tmp_path: Path) -> None:
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    frames = played(gymnasium.make("Acrobot-v1", render_mode="rgb_array"), 6, 0)
+    for number, frame in enumerate(frames):
+        Image.fromarray(frame).save(folder / f"{number}.png")
+    rows = [f"{number}.png,{number % 2}" for number in range(6)]
+    (folder / "labels.csv").write_text("\n".join(["file,success", *rows]))
+    (warning,) = sl.lab("cartpole", pictures=folder)["warnings"]
+    assert warning.startswith("pictures: these pictures are unlike those that encoder 'bundled' was taught")
+    # The other way round: another task, of which no picture is judged.
+    own = EnvMaker(find_task("cartpole").env, frame_size=(64, 64))()
+    for number, frame in enumerate(played(own, 6, 0)):
+        Image.fromarray(frame).save(folder / f"{number}.png")
+    assert sl.lab("Acrobot-v1", goal="a pole", pictures=folder)["warnings"] == []
+
+
+def test_a_sum_doubts_what_its_terms_doubt(encoder: BundledEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (4, 32, 64, 3), np.uint8)
+    reward = ZeroShotReward("a pole", encoder=encoder, warn=False)
+    (unfamiliar,) = reward.doubts(noise)
+    assert "unlike those" in unfamiliar
+    assert WeightedSum([reward, reward], [1, 1]).doubts(noise) == [unfamiliar] * 2
+    assert ShapedReward(WeightedSum([reward], [1]), reward).doubts(noise) == [unfamiliar] * 2
+    # An encoder that cuts the ends off says so, but two views side by side are square.
+    monkeypatch.setattr(encoder, "cut_off", lambda height, width: (0.0, max(0.0, (width - height) / 2)))
+    assert "16 columns at the left" in reward.doubts(noise)[0]
+    of_views = ZeroShotReward("a pole", encoder=encoder, views=2, warn=False)
+    assert of_views.doubts(noise) == [unfamiliar]

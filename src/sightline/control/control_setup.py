@@ -145,7 +145,7 @@ def build_setup(recipe: ControlRecipe, asks: bool = True, folder: Path | None = 
     # One environment is made and looked at, so that what cannot work is refused before anything is collected.
     make = env_maker(recipe, reward.frame_size, render=reward.frames)
     env = make()
-    warnings = list(reward.warnings)
+    warnings = [*reward.warnings, *reward.doubts]
     try:
         warnings += _how_it_is_read(recipe, env, reward.model)
         if reward.frames and (slow := _software_opengl(env)) is not None:

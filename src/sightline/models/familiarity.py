@@ -100,6 +100,35 @@ class TaughtPictures:
         return cls(means, whitenings.astype(np.float32))
 
 
+class SpreadPictures:
+    """Some of many pictures, spread over all of them: those of one episode are alike.
+
+    Attributes:
+        pictures: uint8[H, W, 3] each, of any sizes; `MOST_PICTURES` at most.
+    """
+
+    def __init__(self) -> None:
+        self.pictures: list[np.ndarray] = []
+        self._every = 1
+        self._count = 0
+
+    def add(self, frames: np.ndarray) -> None:
+        """Take in frames uint8[N, H, W, 3], of which some are kept."""
+        for frame in frames:
+            if self._count % self._every == 0:
+                self.pictures.append(np.array(frame))
+            self._count += 1
+            # Every second one is enough, from now on.
+            if len(self.pictures) > MOST_PICTURES:
+                self.pictures = self.pictures[::2]
+                self._every *= 2
+
+    def by_size(self) -> list[np.ndarray]:
+        """The pictures as an array uint8[N, H, W, 3] for each of their sizes."""
+        shapes = dict.fromkeys(picture.shape for picture in self.pictures)
+        return [np.stack([picture for picture in self.pictures if picture.shape == shape]) for shape in shapes]
+
+
 def warn_of_unfamiliar_pictures(encoder: Any, frames: np.ndarray) -> str | None:
     """One line if most of some frames uint8[N, H, W, 3] are of no world that an encoder was taught, else None.
 

@@ -23,6 +23,7 @@ from sightline.envs.making import EnvMaker
 from sightline.envs.stepping import Shrink, close_env
 from sightline.errors import BadInput, RunFailed
 from sightline.models.encoders import shared_encoders
+from sightline.models.familiarity import SpreadPictures
 from sightline.reward_lab.changes import CHANGES
 from sightline.reward_lab.contenders import Contender
 from sightline.reward_lab.features import FeatureStore
@@ -216,7 +217,7 @@ def score(
         # The frames of the first group are shown.
         is_first = frames is None
         facts = _Facts(transitions and is_first)
-        _score_group(group, scorers, sources, facts, shown if is_first else None, show)
+        warnings += _score_group(group, scorers, sources, facts, shown if is_first else None, show)
         table = facts.table()
         if frames is None:
             frames = table
@@ -238,6 +239,9 @@ def score(
         name, reason = next(iter(failures.items()))
         raise RunFailed(f"reward '{name}': {reason}")
     warnings += [line for reward in rewards for line in reward.setup.warnings]
+    # What a task's own picture gives cause to doubt does not concern files.
+    if any(source.plays for source in sources):
+        warnings += [line for reward in rewards for line in reward.setup.doubts]
     # In the order in which they were named.
     names = [reward.name for reward in rewards]
     ordered = {name: real[name] for name in names}
@@ -251,13 +255,21 @@ def _score_group(
     facts: _Facts,
     shown: FrameFile | None,
     show: Callable[[str, int], None],
-) -> None:
+) -> list[str]:
     """Play the episodes once for rewards that read the same pictures, and have each of them scored; `facts` is told of
-    all episodes."""
+    all episodes.
+
+    Returns:
+        Why rewards of pictures of files may mean nothing, one line each.
+    """
     shrink = common_shrinker([reward.model for reward in group])
+    doubts: list[str] = []
     for source in sources:
         begins = True
+        of_files = SpreadPictures()
         for episode in source.episodes(group[0].make, shrink):
+            if not source.plays and episode.frames is not None:
+                of_files.add(episode.frames)
             clip = _clip(episode, source, begins, shrink)
             features: dict[str, np.ndarray] = {}
             for scorer in scorers:
@@ -267,6 +279,11 @@ def _score_group(
             facts.add(episode, source, len(clip.first), begins)
             show(source.name, facts.count)
             begins = not source.joined
+        # Of rewards with one encoder, one is asked.
+        asked = {reward.contender.feature_source or reward.name: reward.model for reward in group}
+        for frames in of_files.by_size():
+            doubts += [f"{source.name}: {line}" for model in asked.values() for line in model.doubts(frames)]
+    return doubts
 
 
 def _by_pictures(rewards: Sequence[ReadyReward]) -> list[list[ReadyReward]]:

@@ -293,6 +293,14 @@ class RewardModel:
         rewards: np.ndarray = stream(Clip.of_states(self.needs, array))[0]
         return rewards
 
+    def doubts(self, frames: np.ndarray) -> list[str]:
+        """Why its rewards of such pictures may mean nothing, one line each; empty where it cannot tell.
+
+        Args:
+            frames: uint8[N, H, W, 3], as they are drawn or stored.
+        """
+        return []
+
     def costs(self) -> dict[str, float]:
         """What its rewards have cost so far, over all sessions of a run, by name; empty where nothing is counted."""
         return {}

@@ -55,6 +55,7 @@ class RewardSetup:
         teacher: answers the questions; None if none does, or if people are only reached in the run.
         lessons: labels that exist, from which a learned reward begins.
         warnings: one line each.
+        doubts: likewise, about the environment's first picture (`RewardModel.doubts`).
     """
 
     model: RewardModel
@@ -64,6 +65,7 @@ class RewardSetup:
     teacher: Teacher | None = None
     lessons: tuple[Lesson, ...] = ()
     warnings: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -254,15 +256,16 @@ class CombinedConfig(RewardConfig):
         # Frames are rendered at the largest size that a part asks for.
         sizes = [setup.frame_size for setup in setups if setup.frame_size is not None]
         encoders = [setup.encoder for setup in setups if setup.encoder is not None]
-        warnings: list[str] = []
-        for setup in setups:
-            warnings += setup.warnings
+        # Parts may warn of the same encoder.
+        warnings = dict.fromkeys(line for setup in setups for line in setup.warnings)
+        doubts = dict.fromkeys(line for setup in setups for line in setup.doubts)
         return RewardSetup(
             model,
             max(sizes, default=None),
             frames=any(setup.frames for setup in setups),
             encoder=encoders[0] if encoders else None,
-            warnings=tuple(dict.fromkeys(warnings)),  # parts may warn of the same encoder
+            warnings=tuple(warnings),
+            doubts=tuple(doubts),
         )
 
 

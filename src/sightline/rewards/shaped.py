@@ -66,6 +66,9 @@ class ShapedReward(RewardModel):
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrink(frames)
 
+    def doubts(self, frames: np.ndarray) -> list[str]:
+        return [line for model in self.parts for line in model.doubts(frames)]
+
     def costs(self) -> dict[str, float]:
         return added_costs(self.parts)
 

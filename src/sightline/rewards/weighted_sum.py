@@ -59,6 +59,9 @@ class WeightedSum(RewardModel):
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrink(frames)
 
+    def doubts(self, frames: np.ndarray) -> list[str]:
+        return [line for model in self.models for line in model.doubts(frames)]
+
     def costs(self) -> dict[str, float]:
         return added_costs(self.models)
 

@@ -129,12 +129,8 @@ class ZeroShotConfig(RewardConfig):
         # Pictures that the encoder cannot judge are warned of before training.
         size = (encoder.image_size, encoder.image_size)
         frame = context.first_seen(size, False)
-        height, width = frame.shape[:2]
-        views = split_views(frame, self.views)
-        cropped = warn_of_cropping(encoder, height, width // self.views, "reward.aspect")
-        unfamiliar = warn_of_unfamiliar_pictures(encoder, views)
-        warnings += tuple(line for line in (cropped, unfamiliar) if line)
-        return RewardSetup(model, size, encoder=encoder, warnings=warnings)
+        doubts = model.doubts(frame[None])
+        return RewardSetup(model, size, encoder=encoder, warnings=warnings, doubts=tuple(doubts))
 
     def reworded(self, goal: Sequence[str], baseline: Sequence[str], alpha: float | None) -> ZeroShotReward:
         encoder = self._load_encoder()
@@ -295,6 +291,16 @@ class ZeroShotReward(RewardModel):
         unfamiliar = warn_of_unfamiliar_pictures(self.encoder, pictures)
         if unfamiliar:
             errors.warn(unfamiliar)
+
+    def doubts(self, frames: np.ndarray) -> list[str]:
+        views = split_views(frames, self.views)
+        views = views.reshape(-1, *views.shape[-3:])
+        height, width = views.shape[1:3]
+        cropped = None
+        if hasattr(self.encoder, "cut_off"):  # loaded encoders of other people may have none
+            cropped = warn_of_cropping(self.encoder, height, width, "reward.aspect")
+        unfamiliar = warn_of_unfamiliar_pictures(self.encoder, views)
+        return [line for line in (cropped, unfamiliar) if line]
 
     def shrink_frames(self, frames: Any) -> Any:
         """Frames as small as the encoder makes each of their views."""

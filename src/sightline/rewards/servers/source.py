@@ -16,7 +16,6 @@ from sightline.errors import BadInput
 from sightline.rewards.config import RewardContext, build_reward, resolved_words, reward_config
 from sightline.rewards.learned.reward import CONFIG, IN_RUN, LearnedReward
 from sightline.rewards.servers.serving import ServedReward
-from sightline.rewards.zero_shot import warn_of_unknown_words
 from sightline.runs.folder import RunFolder
 
 NO_ENV = "rewards"
@@ -81,9 +80,8 @@ def _of_recipe(recipe: ControlRecipe) -> tuple[ServedReward, tuple[str, ...]]:
     facts = block.model_dump(mode="json") | {"goal": goal, "baseline": baseline}
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     name = " ".join([block.kind, digest, *goal])
-    # Warnings of the setup are about the blank frame, too; of the words alone there is something to say here.
-    unknown = None if setup.encoder is None else warn_of_unknown_words(setup.encoder, (*goal, *baseline))
-    return ServedReward(setup.model, name[:500], setup.frame_size), (() if unknown is None else (unknown,))
+    # What the blank frame gives cause to doubt is not said.
+    return ServedReward(setup.model, name[:500], setup.frame_size), setup.warnings
 
 
 def _blank(size: tuple[int, int] | None, states: bool) -> np.ndarray:
