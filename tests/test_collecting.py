@@ -191,3 +191,9 @@ def test_a_run_is_collected_with_its_own_reward(tmp_path: Path, sightline: Calla
     assert refused.code == 2 and "nobody has labelled" in refused.err
     write_human_labels(data, [HumanLabel("run", 0, 3, 1.0, False, "anna", False, 1.0)])
     assert "people: 1 of 1 are a success" in sightline("evaluate", run, "--episodes", 2, "--people", data).out
+
+
+def test_words_that_the_encoder_does_not_know_are_said(tmp_path: Path) -> None:
+    collection = Collection("cartpole", tmp_path / "out", rewards={"odd": ["goal=a blorp"]}, episodes=1)
+    with pytest.warns(UserWarning, match="reward 'odd': encoder 'bundled' does not know the word 'blorp'"):
+        collect(collection)

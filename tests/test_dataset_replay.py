@@ -82,6 +82,19 @@ def flat(array: np.ndarray, rows: int) -> np.ndarray:
     return np.concatenate([array[:rows, column] for column in range(array.shape[1])])
 
 
+class Doubtful(Brightness):
+    """Was taught nothing."""
+
+    def doubts(self, frames: np.ndarray) -> list[str]:
+        return [f"{len(frames)} pictures are unlike others"]
+
+
+def test_pictures_of_a_data_set_are_doubted(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", small_episode(0), small_episode(2))
+    with pytest.warns(SightlineWarning, match=r"dataset '.*set': 8 pictures are unlike others"):
+        filled(folder, reward=Doubtful())
+
+
 @pytest.mark.parametrize("kind", ["lerobot", "pictures"])
 def test_the_buffer_holds_the_transitions_column_by_column(tmp_path: Path, kind: str) -> None:
     written = [small_episode(number, steps=5) for number in range(3)]  # the second is cut off

@@ -135,14 +135,21 @@ def test_a_run_keeps_its_check_and_the_report_quotes_it(sightline: Callable[...,
     assert "paid" in page
 
 
-def test_pictures_of_the_users_own(tmp_path: Path) -> None:
+def test_pictures_of_the_users_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "goal").mkdir()
     for number in range(6):
         Image.fromarray(np.full((64, 64, 3), 40 * number, np.uint8)).save(tmp_path / "goal" / f"{number}.png")
     recipe = resolve(load_task("cartpole", []))
-    # Plain grey is no pole that stands upright.
+    # Plain grey is no pole that stands upright, and no picture that the encoder was taught.
     with pytest.raises(BadInput, match="fails the check"):
         check(recipe, tmp_path / "goal")
+    assert "warning: --goal-pictures: these pictures are unlike those" in capsys.readouterr().err
+
+
+def test_what_the_encoder_does_not_know_is_said_where_no_run_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInput, match="fails the check"):
+        check(resolve(load_task("cartpole", ["goal=a blorp of owls"])))
+    assert "warning: encoder 'bundled' does not know the word" in capsys.readouterr().err
 
 
 def test_pictures_of_several_sizes_are_refused(tmp_path: Path) -> None:

@@ -127,6 +127,9 @@ def check(recipe: Recipe, goal_pictures: Path | None = None) -> dict[str, Any]:
 
     verdict = check_reward(for_control(recipe), goal_pictures, warn=_print_warning)
     if verdict["verdict"] == REFUSED:
+        # Of a run that begins, its training says them.
+        for line in verdict["warnings"]:
+            _print_warning(line)
         raise BadInput(f"the reward fails the check: {verdict['reason']}; to train all the same leave out --check")
     return verdict
 

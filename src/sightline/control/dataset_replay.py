@@ -25,6 +25,7 @@ from sightline.config.recipe import ControlRecipe, ReplayDataset
 from sightline.datasets.reading import dataset_digest, read_dataset
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput, SightlineWarning
+from sightline.models.familiarity import SpreadPictures
 from sightline.rewards.base import OnlineRewardModel, RewardModel, RewardStream
 
 if TYPE_CHECKING:
@@ -257,10 +258,13 @@ def fill_from_dataset(
     rows = dataset.transitions // buffer.n_envs
     capacity = rows * buffer.n_envs
     is_online = isinstance(reward, OnlineRewardModel)
+    some = SpreadPictures()
     episodes = 0
     filled = 0
     for episode in _episodes(folder, dataset, reward, shrink, frame_shape):
         rewards, features = _rewarded(reward, episode, dataset, buffer, frame_shape)
+        if episode.frames is not None:
+            some.add(episode.frames)
         kept = kept_steps(episode)
         places = filled + np.arange(kept.stop - kept.start)
         places = places[places < capacity]  # the last few do not fill a row
@@ -273,6 +277,9 @@ def fill_from_dataset(
         columns, cells_rows = np.divmod(places, rows)
         _write(buffer, (cells_rows, columns), episode, kept, model, rewards, features)
     buffer.begin_with(rows)
+    for frames in some.by_size():
+        for line in reward.doubts(frames):
+            warnings.warn(f"dataset '{dataset.path}': {line}", SightlineWarning, stacklevel=2)
     if is_online:
         from sightline.control.relabelling import relabel
 

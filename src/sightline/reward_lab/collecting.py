@@ -19,7 +19,7 @@ from sightline.datasets.lerobot_writing import LeRobotWriter
 from sightline.datasets.pictures import PictureWriter
 from sightline.datasets.stored import EpisodeWriter, StoredEpisode, is_successful
 from sightline.envs.tasks import SuccessRule, find_task
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, warn
 from sightline.evaluation.agreement import share
 from sightline.reward_lab.collection import Collection
 from sightline.reward_lab.contenders import as_overrides, contenders, load_task
@@ -145,6 +145,8 @@ def _rewards(
     for reward in build_rewards(contenders(task, as_overrides(collection.overrides), named)):
         if reward.make.options != env_maker(recipe, None).options:
             raise BadInput(f"reward '{reward.name}' has env_options of its own, and one set of pictures is drawn")
+        for line in (*reward.setup.warnings, *reward.setup.doubts):
+            warn(f"reward '{reward.name}': {line}")
         models[reward.name] = reward.model
         sizes.append(reward.setup.frame_size)
     return models, sizes

@@ -75,12 +75,13 @@ class GatePictures:
 def check_reward(
     recipe: ControlRecipe, goal_pictures: Path | None = None, seed: int = 0, warn: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Check the reward of a completed recipe; the result is plain data with `verdict` and `reason`.
+    """Check the reward of a completed recipe; the result is plain data with `verdict` and `reason`, and the `warnings`
+    that its training would begin with.
 
     Args:
         goal_pictures: folder with pictures of the goal; None has the task draw them, if it can.
         seed: of what is drawn and played.
-        warn: is told of pictures that cannot be read, in a line.
+        warn: is told of pictures of the folder that cannot be read, or not be judged, in a line.
 
     Raises:
         BadInput, RunFailed: the reward cannot be made, or the pictures not be read.
@@ -94,6 +95,7 @@ def check_reward(
             )
         pictures = gather_pictures(ready, goal_pictures, seed, warn)
         document = judge_pictures(ready.model, list(_controls(recipe)), pictures)
+    document["warnings"] = [*ready.setup.warnings, *ready.setup.doubts]
     return document | {"seconds": round(time.monotonic() - began, 1)}
 
 
@@ -110,6 +112,9 @@ def gather_pictures(ready: ReadyReward, folder: Path | None, seed: int, warn: Ca
         # What is reached at random is as good as what is drawn.
         own_goals = [state_sweep(task, seed), random_play(task, EPISODES, seed)]
     goal = [frames for source in own_goals if source is not None for frames in _of(source, ready, True)]
+    if folder is not None and len({frame.shape for frame in goal}) == 1:
+        for line in ready.model.doubts(np.stack(goal)):
+            warn(f"--goal-pictures: {line}")
     other = list(_of(random_play(task, EPISODES, seed), ready, False))
     rng = np.random.default_rng(seed)
     return GatePictures(_some(goal, GOAL_PICTURES, rng), _some(other, OTHER_PICTURES, rng))
