@@ -34,7 +34,7 @@ from sightline.reward_lab.measures.ranking import kendall_tau
 from sightline.reward_lab.measures.success_detection import auroc
 from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, UNJUDGED
 from sightline.reward_lab.pictures import labelled_pictures, sorted_pictures, video
-from sightline.reward_lab.running import ranking, read_sentences
+from sightline.reward_lab.running import LabData, ranking, read_sentences
 from sightline.reward_lab.scoring import ReadyReward, score
 from sightline.reward_lab.sources import Source, beside_the_goal
 from sightline.reward_lab.stored_pairs import preference_accuracy, read_pairs
@@ -447,7 +447,12 @@ def test_pictures_of_episodes_are_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([("file", "colour"), ("0.png", "red")], "no columns file and success"),
+        (
+            [("file", "colour"), ("0.png", "red")],
+            r"no columns file and success .*, but file, colour \(parted by commas\)",
+        ),
+        ([("file", "success", "success"), ("0.png", "1", "0")], "has 2 columns 'success'; rename or remove all but"),
+        ([("file", "truth"), ("0.png", "inf")], "no row that names a picture"),
         ([("file", "success"), ("gone.png", "1")], "no row that names a picture"),
         ([("file", "success")], "has no rows"),
     ],
@@ -465,6 +470,74 @@ def test_a_picture_that_is_named_twice_is_counted(tmp_path: Path) -> None:
     said: list[str] = []
     labelled_pictures(tmp_path, said.append)
     assert len(said) == 1 and "name a picture once more" in said[0] and ": 1, the first '0.png'" in said[0]
+
+
+def test_a_table_as_a_spreadsheet_saves_it(tmp_path: Path) -> None:
+    for number in range(2):
+        write_picture(tmp_path / f"{number}.png", 10 * number)
+    lines = ["\ufefffile; truth ;note", '0.png;0,5;"two', 'lines"', "1.png;-1,25e1;a, b", ""]
+    (tmp_path / "labels.csv").write_bytes("\r\n".join(lines).encode())
+    said: list[str] = []
+    (episode,) = labelled_pictures(tmp_path, said.append).episodes(EnvMaker("none"), np.array)
+    assert episode.env_reward is not None and episode.env_reward.tolist() == [0.5, -12.5] and not said
+
+
+def test_cells_that_say_nothing_are_counted(tmp_path: Path) -> None:
+    for number in range(4):
+        write_picture(tmp_path / f"{number}.png", 10 * number)
+    rows = [("0.png", "1", "0.5"), ("1.png", "maybe", "0.5"), ("2.png", "0", "nan"), ("3.png", "0", "")]
+    write_table(tmp_path, ("file", "success", "truth"), *rows)
+    said: list[str] = []
+    first, second, third = labelled_pictures(tmp_path, said.append).episodes(EnvMaker("none"), np.array)
+    assert len(said) == 2
+    assert "success (yes, no, 1, 0, …) cannot be read, and is unknown: 1, the first '1.png'" in said[0]
+    assert "truth is no finite number, and is unknown: 1, the first '2.png'" in said[1]
+    # What is known of a picture stays known.
+    assert first.success is not None and first.success.tolist() == [True] and second.success is None
+    assert third.success is not None and third.success.tolist() == [False, False]
+
+
+def test_steps_that_say_no_order_are_counted(tmp_path: Path) -> None:
+    for number in range(6):
+        write_picture(tmp_path / f"{number}.png", 10 * number)
+    rows = [("0.png", "1", "a", "1"), ("1.png", "1", "a", "one"), ("2.png", "1", "a", "0"), ("3.png", "0", "a", "1")]
+    write_table(
+        tmp_path, ("file", "success", "episode", "step"), *rows, ("4.png", "0", "", "3"), ("5.png", "0", "a", "inf")
+    )
+    said: list[str] = []
+    (episode,) = labelled_pictures(tmp_path, said.append).episodes(EnvMaker("none"), np.array)
+    assert episode.frames is not None and episode.frames[:, 0, 0, 0].tolist() == [20, 0, 30]
+    assert len(said) == 2
+    assert "left out, since no episode and step can be read: 3, the first '1.png'" in said[0]
+    assert "with the step of another one of their episode: 1, the first '3.png'" in said[1]
+    # Steps alone order nothing.
+    write_table(tmp_path, ("file", "success", "step"), *((name, success, step) for name, success, _, step in rows))
+    said.clear()
+    assert labelled_pictures(tmp_path, said.append).still and "each picture stands alone" in said[0]
+
+
+def test_an_episode_whose_success_is_known_in_part(tmp_path: Path) -> None:
+    for number in range(2):
+        write_picture(tmp_path / f"{number}.png", 10 * number)
+    write_table(
+        tmp_path,
+        ("file", "label", "success", "truth", "episode"),
+        ("0.png", "0", "1", "2", "a"),
+        ("1.png", "0", "", "3", "a"),
+    )
+    said: list[str] = []
+    (episode,) = labelled_pictures(tmp_path, said.append).episodes(EnvMaker("none"), np.array)
+    assert episode.success is None and episode.env_reward is not None and episode.env_reward.tolist() == [2, 3]
+    assert "in 2 columns, of which success counts (success, label)" in said[0]
+    assert said[1] == "episode 'a': the success of some pictures is unknown, and counts as unknown of all"
+
+
+def test_what_would_not_be_looked_at_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--camera chooses one of the cameras of --dataset, and no data set"):
+        LabData(camera="side")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(BadInput, match="are the same folder"):
+        LabData(goal_pictures=tmp_path, other_pictures=tmp_path / "link")
 
 
 def test_folders_that_are_refused(tmp_path: Path) -> None:

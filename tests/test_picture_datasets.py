@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sightline.datasets.human_labels import HumanLabel, read_human_labels, write_human_labels
 from sightline.datasets.pictures import PictureWriter, has_episodes, read_pictures
 from sightline.datasets.reading import read_dataset
 from sightline.datasets.stored import StoredEpisode
@@ -120,6 +122,17 @@ def test_tables_that_other_programs_have_saved(
         (lambda text: text.replace("random_0_2.png", "../elsewhere.png"), "there is no picture '../elsewhere.png'"),
         (lambda text: text.replace("random,0,1,", "random,0,7,"), "are not in the order of its steps"),
         (lambda text: text.replace("random,0,1,", "random,0,one,"), "step is 'one', which is no number"),
+        (lambda text: text.replace("random,0,1,", "random,0,nan,"), "step is nan, which is no finite number"),
+        (lambda text: text.replace("obs_1,", "obs_0,", 1), "has 2 columns 'obs_0'; rename or remove all but one"),
+        (
+            lambda text: text.replace("step,", "when,", 1).replace(",", ";"),
+            "quality_label, reward.words (parted by semi",
+        ),
+        (lambda text: text.replace(",0,,stand up", ",2,,stand up", 1), "success is '2', and not 1 or 0"),
+        (lambda text: text.replace(",0,,stand up", ",,,stand up", 1), "says success of 3 of its 4 steps"),
+        (lambda text: text.replace("terminated", "won"), "ended as 'won', and not as terminated or truncated"),
+        (lambda text: text.replace(",1,successful", ",maybe,successful"), "episode_success is 'maybe', and not 1 or 0"),
+        (lambda text: text.replace("stand up,7,", "stand up,nan,"), "seed is nan"),
     ],
 )
 def test_damaged_tables(change: Any, reason: str, tmp_path: Path) -> None:
@@ -152,3 +165,44 @@ def test_what_makes_no_table_is_refused(tmp_path: Path) -> None:
 def test_no_data_set(tmp_path: Path) -> None:
     assert "holds neither meta/info.json (LeRobot) nor dataset.csv" in refusal(tmp_path)
     assert refusal(tmp_path / "none") == f"there is no folder '{tmp_path / 'none'}'"
+
+
+def test_a_table_with_decimal_commas(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode(0, instruction="up, then down"), small_episode(1)])
+    table = folder / "unlabelled_data.csv"
+    with table.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    commas = [[re.sub(r"^(-?\d+)\.(\d+)$", r"\1,\2", cell) for cell in row] for row in rows]
+    assert commas != rows
+    with table.open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=";", lineterminator="\r\n").writerows(commas)
+    first, second = read_dataset(folder)
+    check_same(first, small_episode(0, instruction="up, then down"))
+    check_same(second, small_episode(1))
+
+
+def test_rewards_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
+    rewards = np.array([0, 1, np.nan, np.inf], np.float32)
+    folder = write(tmp_path / "set", [small_episode(0), small_episode(1, env_reward=rewards)])
+    with pytest.warns(SightlineWarning, match="reward of 2 of 8 steps is no finite number.* is step 2 of episode 1"):
+        list(read_dataset(folder))
+
+
+def test_pictures_have_no_names_of_cameras(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode(0)])
+    with pytest.raises(BadInput, match="one camera, which has no name"):
+        read_dataset(folder, "side")
+
+
+def test_a_table_in_another_encoding(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode(instruction="größer")])
+    table = folder / "unlabelled_data.csv"
+    table.write_bytes(table.read_text(encoding="utf-8").encode("cp1252"))
+    assert "is no text in UTF-8" in refusal(folder) and refusal(folder).endswith("save it as CSV in UTF-8")
+
+
+def test_what_people_say_may_have_been_saved_by_a_spreadsheet(tmp_path: Path) -> None:
+    label = HumanLabel("random", 0, 1, 0.5, False, "anna", True, 2.5)
+    table = write_human_labels(tmp_path, [label])
+    table.write_text("\ufeff" + table.read_text().replace(",", ";").replace(".", ","))
+    assert read_human_labels(tmp_path) == [label]

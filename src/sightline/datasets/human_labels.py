@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from sightline.datasets.stored import StoredEpisode
+from sightline.datasets.tables import read_table
 from sightline.errors import Damaged
 from sightline.runs.files import read_text, write_atomically
 
@@ -76,12 +77,13 @@ def read_human_labels(folder: Path) -> list[HumanLabel]:
         text = read_text(folder / FILE)
     except FileNotFoundError:
         return []
-    labels = []
-    for row in csv.DictReader(io.StringIO(text)):
-        try:
-            labels.append(_label(row))
-        except (KeyError, TypeError, ValueError) as error:
-            raise Damaged(f"'{folder / FILE}' is damaged: row {len(labels) + 1} is no label") from error
+    labels: list[HumanLabel] = []
+    table = read_table(io.StringIO(text.removeprefix("\ufeff"), newline=""), f"{folder / FILE}")
+    try:
+        for row in table.rows:
+            labels.append(_label(row))  # noqa: PERF401 - the row that is none is counted
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise Damaged(f"'{folder / FILE}' is damaged: row {len(labels) + 1} is no label") from error
     return labels
 
 

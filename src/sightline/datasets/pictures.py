@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from sightline.datasets.stored import StoredEpisode, row_numbers
-from sightline.errors import BadInput, Damaged, RunFailed, SightlineWarning
+from sightline.datasets.tables import delimiter_of, read_table, truth_value
+from sightline.errors import BadInput, Damaged, RunFailed, SightlineWarning, reason_of
 from sightline.images import encode_png, file_within, read_image
 from sightline.runs.files import write_atomically
 
@@ -34,6 +35,8 @@ LABELLED = "dataset.csv"
 IMAGES = "img"
 KEYS = ("checkpoint", "rollout", "step", "image_file_name")
 """Columns of every table."""
+ENDS = ("terminated", "truncated")
+"""How an episode may have ended."""
 RESET = -1
 """Step of the state before the first step."""
 
@@ -162,18 +165,18 @@ def read_pictures(folder: Path, frames: bool = True) -> Iterator[StoredEpisode]:
     try:
         # Tables that other programs have saved may begin with a mark of their encoding, and part cells otherwise.
         with file.open(encoding="utf-8-sig", newline="") as opened:
-            table = csv.DictReader(opened, delimiter=_delimiter(opened.readline()))
-            opened.seek(0)
-            absent = [name for name in KEYS if name not in (table.fieldnames or ())]
+            table = read_table(opened, f"{file}")
+            absent = [name for name in KEYS if name not in table.columns]
             if absent:
-                listed = ", ".join(table.fieldnames or ()) or "nothing"
-                raise BadInput(f"'{file}' has no column {' and no column '.join(absent)}, but {listed[:200]}")
-            episodes = itertools.groupby(table, key=_episode_of)
+                raise BadInput(f"'{file}' has no column {' and no column '.join(absent)}, but {table.described()}")
+            episodes = itertools.groupby(table.rows, key=_episode_of)
             for number, ((checkpoint, _), rows) in enumerate(episodes):
                 episode = _read_episode(folder, f"{file}", checkpoint, number, list(rows), frames)
                 if episode is not None:
                     yield episode
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise Damaged(f"'{file}' is no text in UTF-8: {reason_of(error)[:100]}; save it as CSV in UTF-8") from error
+    except (OSError, csv.Error) as error:
         raise Damaged(f"'{file}' cannot be read: {' '.join(str(error).split())[:120]}") from error
 
 
@@ -184,13 +187,8 @@ def has_episodes(folder: Path) -> bool:
         return False
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
         header = opened.readline()
-    names = next(csv.reader([header], delimiter=_delimiter(header)), [])
-    return set(KEYS) <= set(names)
-
-
-def _delimiter(header: str) -> str:
-    """What parts the cells of a table with this first line: a comma, or what spreadsheets write instead."""
-    return max(",;\t", key=header.count)
+    names = next(csv.reader([header], delimiter=delimiter_of(header)), [])
+    return set(KEYS) <= {name.strip() for name in names}
 
 
 def write_labelled_table(folder: Path, labels: Mapping[tuple[int, int], float]) -> None:
@@ -204,7 +202,7 @@ def write_labelled_table(folder: Path, labels: Mapping[tuple[int, int], float]) 
     """
     text = io.StringIO()
     with (folder / UNLABELLED).open(encoding="utf-8-sig", newline="") as opened:
-        table = csv.DictReader(opened, delimiter=_delimiter(opened.readline()))
+        table = csv.DictReader(opened, delimiter=delimiter_of(opened.readline()))
         opened.seek(0)
         labelled = csv.DictWriter(text, [*(table.fieldnames or ()), "human_label"], lineterminator="\n")
         labelled.writeheader()
@@ -236,7 +234,7 @@ def _read_episode(
     if None in last.values() or last.get("ended") == "":
         warnings.warn(f"{where} was cut off, and is left out", SightlineWarning, stacklevel=2)
         return None
-    steps = [_number(row["step"], "step", where) for row in rows]
+    steps = [_finite(row["step"], "step", where) for row in rows]
     if steps != list(range(int(steps[0]), int(steps[0]) + len(steps))):
         raise Damaged(f"the rows of {where} are not in the order of its steps")
     # The first row may be that of the reset, which is no step.
@@ -257,9 +255,10 @@ def _read_episode(
             reset_rewards[name] = float(reset_reward)
 
     # What vlmrm's own tables do not have is not known.
-    columns = {name: _column(played, name, where) for name in ("reward", "success", "human_label") if name in last}
-    facts = {name: _number(last[name], name, where) for name in ("seed", "fps", "episode_success") if last.get(name)}
-    succeeded = facts.get("episode_success")
+    columns = {name: _column(played, name, where) for name in ("reward", "human_label") if name in last}
+    facts = {name: _finite(last[name], name, where) for name in ("seed", "fps") if last.get(name)}
+    if last.get("ended") not in (None, *ENDS):
+        raise Damaged(f"{where} ended as {last['ended'][:40]!r}, and not as {' or '.join(ENDS)}")
     return StoredEpisode(
         source=checkpoint,
         frames=frames,
@@ -268,18 +267,42 @@ def _read_episode(
         reset_state=reset_state,
         actions=_columns(played, "action", where),
         env_reward=columns.get("reward"),
-        success=columns["success"] == 1 if "success" in columns else None,
+        success=_success(played, where),
         terminated=last.get("ended") == "terminated",
         instruction=last.get("instruction") or None,
         seed=int(facts["seed"]) if "seed" in facts else None,
         fps=facts.get("fps"),
         index=number,
-        succeeded=None if succeeded is None else succeeded == 1,
+        succeeded=_yes_or_no(last, "episode_success", where),
         quality=last.get("quality_label") or None,
         rewards=rewards,
         reset_rewards=reset_rewards,
         human=columns.get("human_label"),
     )
+
+
+def _success(rows: Sequence[dict[str, Any]], where: str) -> np.ndarray | None:
+    """bool[T] of the column `success`; None where it says nothing.
+
+    Raises:
+        Damaged: a cell says neither yes nor no, or only some cells say so.
+    """
+    values = [_yes_or_no(row, "success", where) for row in rows]
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if len(known) < len(values):
+        raise Damaged(f"{where} says success of {len(known)} of its {len(values)} steps; say it of all, or of none")
+    return np.array(known, bool)
+
+
+def _yes_or_no(row: dict[str, Any], name: str, where: str) -> bool | None:
+    """What a cell says; None where it is empty, or there is none."""
+    cell = row.get(name)
+    value = truth_value(cell)
+    if value is None and cell:
+        raise Damaged(f"{where}: {name} is {cell[:40]!r}, and not 1 or 0")
+    return value
 
 
 def _apart(array: Any, has_reset: bool) -> tuple[Any, Any]:
@@ -338,6 +361,13 @@ def _columns(rows: Sequence[dict[str, Any]], name: str, where: str) -> np.ndarra
 def _column(rows: Sequence[dict[str, Any]], name: str, where: str) -> np.ndarray:
     """float32[N] of a column, NaN where a cell is empty."""
     return np.array([_number(row[name], name, where) if row[name] else math.nan for row in rows], np.float32)
+
+
+def _finite(cell: Any, name: str, where: str) -> float:
+    number = _number(cell, name, where)
+    if not math.isfinite(number):
+        raise Damaged(f"{where}: {name} is {number}, which is no finite number")
+    return number
 
 
 def _number(cell: Any, name: str, where: str) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
 
 from sightline.datasets import lerobot_layout as layout
 from sightline.datasets.human_labels import FILE as HUMAN_LABELS
@@ -13,7 +16,7 @@ from sightline.datasets.lerobot import read_lerobot
 from sightline.datasets.minari import FILE, minari_folder, read_minari
 from sightline.datasets.pictures import LABELLED, UNLABELLED, read_pictures, table_of
 from sightline.datasets.stored import StoredEpisode
-from sightline.errors import BadInput
+from sightline.errors import BadInput, SightlineWarning
 
 
 def is_dataset(folder: Path) -> bool:
@@ -64,7 +67,7 @@ def read_dataset(folder: Path, camera: str | None = None, frames: bool = True) -
     Raises:
         BadInput: at once, where the folder is no data set; and as the reader of its layout says.
     """
-    episodes = _read(folder, camera, frames)
+    episodes = _with_rewards_looked_at(_read(folder, camera, frames), folder)
     labels = read_human_labels(folder)
     return with_human_labels(episodes, labels) if labels else episodes
 
@@ -74,10 +77,34 @@ def _read(folder: Path, camera: str | None, frames: bool) -> Iterator[StoredEpis
     if (folder / layout.INFO).is_file() or (folder / layout.WRITING).is_dir():
         return read_lerobot(folder, camera, frames)
     if table_of(folder) is not None:
+        if camera is not None:
+            raise BadInput(f"'{folder}' holds pictures of one camera, which has no name; leave out the camera")
         return read_pictures(folder, frames)
     if minari_folder(folder) is not None:
         return read_minari(folder, camera, frames)
     raise _unknown(folder)
+
+
+def _with_rewards_looked_at(episodes: Iterator[StoredEpisode], folder: Path) -> Iterator[StoredEpisode]:
+    """The same episodes; once all are read, a warning counts rewards of the environment that are no finite numbers."""
+    unknown = 0
+    steps = 0
+    first = ""
+    for episode in episodes:
+        if episode.env_reward is not None:
+            is_unknown = ~np.isfinite(episode.env_reward)
+            steps += episode.steps
+            unknown += int(is_unknown.sum())
+            if is_unknown.any() and not first:
+                first = f"step {is_unknown.argmax()} of episode {episode.index}"
+        yield episode
+    if unknown:
+        warnings.warn(
+            f"'{folder}': the reward of {unknown} of {steps} steps is no finite number, and counts as unknown; the "
+            f"first is {first}",
+            SightlineWarning,
+            stacklevel=2,
+        )
 
 
 def _unknown(folder: Path) -> BadInput:

@@ -6,9 +6,10 @@ What cannot be used is named and counted: a line goes to `warn`, and the rest is
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ import numpy as np
 
 from sightline.config.decoding import decoded
 from sightline.datasets.episode import Episode
-from sightline.errors import BadInput
+from sightline.datasets.tables import read_table, truth_value
+from sightline.errors import BadInput, reason_of
 from sightline.evaluation.pictures import IMAGE_SUFFIXES
 from sightline.images import file_within, read_image, read_video
 from sightline.reward_lab.sources import STILLS, Source
 
 SUCCESS_COLUMNS = ("success", "label", "human_label")
 """Columns that say whether a picture shows the goal; the last is that of vlmrm's human evaluation."""
-YES = ("1", "1.0", "1.00", "true", "yes")
-NO = ("0", "0.0", "0.00", "false", "no")
+
+LABELS = "yes, no, 1, 0, …"
+"""What such a column may say, in a few words."""
 
 Warn = Callable[[str], None]
 
@@ -76,53 +79,104 @@ def _table_of(folder: Path) -> Path:
 
 def _rows(folder: Path, table: Path, warn: Warn) -> Iterator[PictureRow]:
     """Rows of the table whose pictures are there, and whose label can be read."""
-    try:
-        lines = list(csv.DictReader(decoded(table.read_bytes()).splitlines()))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"'{table}' cannot be read as a CSV file: {' '.join(str(error).split())[:100]}") from error
-    if not lines:
-        raise BadInput(f"'{table}' has no rows, or no line before them that names the columns")
-    columns = set(lines[0])
-    label = next((name for name in SUCCESS_COLUMNS if name in columns), None)
-    if "file" not in columns or (label is None and "truth" not in columns):
-        raise BadInput(f"'{table}' has no columns file and success (or truth); its first line names the columns")
-    absent: list[str] = []
-    unlabelled: list[str] = []
-    repeated: list[str] = []
-    named = set()
+    columns, lines = _lines(table)
+    labels = [name for name in SUCCESS_COLUMNS if name in columns]
+    label = labels[0] if labels else None
+    if len(labels) > 1:
+        warn(f"'{table}' says success in {len(labels)} columns, of which {label} counts ({', '.join(labels)})")
+    has_episodes = "episode" in columns and any(line["episode"] for line in lines)
+    if "step" in columns and not has_episodes:
+        warn(f"'{table}' has steps, and no column that names the episode: each picture stands alone")
+    noticed = _Noticed()
+    named: set[Path] = set()
+    places: set[tuple[str, float]] = set()
     for line in lines:
         name = line["file"] or ""
         file = file_within(folder, name)
         if file is None:
-            absent.append(name)
+            noticed.absent.append(name)
             continue
         if file in named:
-            repeated.append(name)
+            noticed.repeated.append(name)
         named.add(file)
-        success = _truth_value(line[label]) if label else None
+        success = truth_value(line[label]) if label else None
         truth = _number(line.get("truth"))
+        if truth is None and line.get("truth"):
+            noticed.no_truth.append(name)
         if success is None and truth is None:
-            unlabelled.append(name)
+            noticed.unlabelled.append(name)
             continue
-        yield PictureRow(file, success, truth, line.get("episode") or "", _number(line.get("step")) or 0.0)
+        if success is None and label and line[label]:
+            noticed.no_success.append(name)
+        episode = line.get("episode") or ""
+        step = _number(line.get("step")) if "step" in columns else 0.0
+        if has_episodes and (not episode or step is None):
+            noticed.placeless.append(name)
+            continue
+        # Without steps the order of the table is that of the episode.
+        if has_episodes and "step" in columns:
+            if (episode, step or 0.0) in places:
+                noticed.same_step.append(name)
+            places.add((episode, step or 0.0))
+        yield PictureRow(file, success, truth, episode, step or 0.0)
     on_disk = {file.resolve() for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES}
-    nameless = sorted(str(file.relative_to(folder.resolve())) for file in on_disk - named)
-    _count(warn, absent, f"rows of '{table}' that name no picture in its folder")
-    _count(warn, unlabelled, f"pictures of '{table}' that are left out, since no label (yes, no, 1, 0, …) can be read")
-    _count(warn, repeated, f"rows of '{table}' that name a picture once more, and count like the others")
-    _count(warn, nameless, f"pictures in '{folder}' that are left out, since {table.name} has no row for them")
+    noticed.nameless += sorted(str(file.relative_to(folder.resolve())) for file in on_disk - named)
+    noticed.say(warn, folder, table)
+
+
+def _lines(table: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns of a table, and its rows.
+
+    Raises:
+        BadInput: it cannot be read, has no rows, or lacks a column that is needed.
+    """
+    try:
+        content = read_table(io.StringIO(decoded(table.read_bytes()), newline=""), f"{table}")
+        lines = list(content.rows)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"'{table}' is no text in UTF-8: {reason_of(error)[:100]}; save it as CSV in UTF-8") from error
+    except (OSError, csv.Error) as error:
+        raise BadInput(f"'{table}' cannot be read as a CSV file: {reason_of(error)[:100]}") from error
+    if not lines:
+        raise BadInput(f"'{table}' has no rows, or no line before them that names the columns")
+    columns = content.columns
+    if "file" not in columns or not {*SUCCESS_COLUMNS, "truth"} & set(columns):
+        raise BadInput(
+            f"'{table}' has no columns file and success (or truth), but {content.described()}; its first line names "
+            "the columns"
+        )
+    return columns, lines
+
+
+@dataclass
+class _Noticed:
+    """Names of pictures in a table of which something is to be said."""
+
+    absent: list[str] = field(default_factory=list)
+    unlabelled: list[str] = field(default_factory=list)
+    no_success: list[str] = field(default_factory=list)
+    no_truth: list[str] = field(default_factory=list)
+    placeless: list[str] = field(default_factory=list)
+    same_step: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    nameless: list[str] = field(default_factory=list)
+
+    def say(self, warn: Warn, folder: Path, table: Path) -> None:
+        """One line for each kind."""
+        of_table = f"of '{table}'"
+        _count(warn, self.absent, f"rows {of_table} that name no picture in its folder")
+        _count(warn, self.unlabelled, f"pictures {of_table} that are left out, since no label ({LABELS}) can be read")
+        _count(warn, self.no_success, f"pictures {of_table} whose success ({LABELS}) cannot be read, and is unknown")
+        _count(warn, self.no_truth, f"pictures {of_table} whose truth is no finite number, and is unknown")
+        _count(warn, self.placeless, f"pictures {of_table} that are left out, since no episode and step can be read")
+        _count(warn, self.same_step, f"pictures {of_table} with the step of another one of their episode")
+        _count(warn, self.repeated, f"rows {of_table} that name a picture once more, and count like the others")
+        _count(warn, self.nameless, f"pictures in '{folder}' that are left out, since {table.name} has no row for them")
 
 
 def _count(warn: Warn, names: Sequence[str], what: str) -> None:
     if names:
         warn(f"{what}: {len(names)}, the first '{names[0][:80]}'")
-
-
-def _truth_value(text: str | None) -> bool | None:
-    word = (text or "").strip().lower()
-    if word in YES:
-        return True
-    return False if word in NO else None
 
 
 def _number(text: str | None) -> float | None:
@@ -137,6 +191,9 @@ def _in_order(rows: Sequence[PictureRow], warn: Warn) -> Iterator[Episode]:
     """Episodes in the order in which the table names them first; their pictures in the order of their steps."""
     for name in dict.fromkeys(row.episode for row in rows):
         members = sorted((row for row in rows if row.episode == name), key=lambda row: row.step)
+        if len({row.success is None for row in members}) > 1:
+            warn(f"episode '{name}': the success of some pictures is unknown, and counts as unknown of all")
+            members = [replace(row, success=None) for row in members]
         episodes = list(_stills("pictures", members, warn))
         if len(episodes) > 1:
             raise BadInput(f"episode '{name}' has pictures of several sizes, or more than {STILLS}; cut it into parts")
@@ -146,7 +203,9 @@ def _in_order(rows: Sequence[PictureRow], warn: Warn) -> Iterator[Episode]:
 def _stills(source: str, rows: Sequence[PictureRow], warn: Warn) -> Iterator[Episode]:
     """Pictures, some at a time; those of one array are of one size."""
     unreadable: list[str] = []
-    for _, batch in itertools.groupby(_readable(rows, unreadable), key=lambda pair: pair[1].shape):
+    pictures = _readable(rows, unreadable)
+    # Nor are pictures of known success put together with those of unknown, which would make it unknown of all.
+    for _, batch in itertools.groupby(pictures, key=lambda pair: (pair[1].shape, pair[0].success is None)):
         pairs = list(batch)
         for start in range(0, len(pairs), STILLS):
             yield _episode(source, pairs[start : start + STILLS])

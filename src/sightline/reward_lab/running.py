@@ -94,6 +94,9 @@ class LabData:
         camera: which of several cameras of the data set.
         states: a file of states that the environment is put into.
         trust: whether code that the runs' recipes name may be imported.
+
+    Raises:
+        BadInput: a camera without a data set, or goal and other pictures in one folder.
     """
 
     episodes: int | None = None
@@ -109,6 +112,13 @@ class LabData:
     camera: str | None = None
     states: Path | None = None
     trust: bool = False
+
+    def __post_init__(self) -> None:
+        if self.camera is not None and self.dataset is None:
+            raise BadInput("--camera chooses one of the cameras of --dataset, and no data set is named")
+        folders = [folder.resolve() for folder in (self.goal_pictures, self.other_pictures) if folder is not None]
+        if len(folders) == 2 and folders[0] == folders[1]:
+            raise BadInput("--goal-pictures and --other-pictures are the same folder; a picture is one or the other")
 
     def sources(self, reward: ReadyReward, pairs: StoredPairs | None, warn: Callable[[str], None]) -> list[Source]:
         """Where the episodes come from.
