@@ -1,11 +1,16 @@
-"""What a turn costs a language model on a CPU, and how far its sampler is from its learner.
+"""Does a language model that others trained learn to read by RL, and what does a turn of it cost on a CPU?
 
-    python benchmarks/language_models.py --model ./smollm2        # a quarter of an hour on one core
+    python benchmarks/language_models.py learn --model ./smollm2 --seeds 0 1 2
+    python benchmarks/language_models.py turns --model ./smollm2      # a quarter of an hour on one core
 
-First turns of NumberLine in words are sampled and learned from by PPO, with float32 and bfloat16, whole weights and
-LoRA, whose adapters are merged while replies are sampled, or not. Fresh adapters add nothing, so merging would round
-nothing: these have weights as after some updates. `mismatch` is the mean of |p of the learner / p of the sampler - 1|
-over tokens, `ratio` the mean of a reply's.
+- `learn`: whole `sightline train numberline-smollm2` commands, about an hour of one core each, which are resumed where
+  they were cut off: games won without a mistake on the test panel, before and after RL, by the words of the game, of
+  other states, and without any. `--rewards others` trains the control: everything is the same, but the rewards are
+  those that the same actions earn in another game, of which the model is told nothing.
+- `turns`: first turns of NumberLine in words are sampled and learned from by PPO, with float32 and bfloat16, whole
+  weights and LoRA, whose adapters are merged while replies are sampled, or not. Fresh adapters add nothing, so merging
+  would round nothing: these have weights as after some updates. `mismatch` is the mean of |p of the learner / p of the
+  sampler - 1| over tokens, `ratio` the mean of a reply's.
 
 Results go to benchmarks/results/language_models.json and to stdout.
 """
@@ -15,15 +20,85 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from running import keep, loaded, sized
+import numpy as np
+
+from running import keep, kept, loaded, sightline, sized
 from sightline.agents.agent_setup import build
 from sightline.agents.resolving import resolve
 from sightline.agents.rollouts import EpisodeTask
 from sightline.config.loading import for_agent
+from sightline.envs.games.contract import Observation
+from sightline.evaluation.statistics import wilson
+from sightline_tasks.games.number_line import NumberLine
+
+FILE = "language_models.json"
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+
+class OthersRewards(NumberLine):
+    """NumberLine with the rewards that the same actions earn in another game, which is not described.
+
+    Rewards follow the actions by the same rule, and are as frequent; only their relation to the words is gone.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._other = NumberLine(**options)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        first = super().reset(seed=seed)
+        # Drawn from the game's own generator: another deal in every episode, and the same one when it is repeated.
+        self._other.reset(seed=int(self.np_random.integers(2**31)))
+        return first
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        observation, _, terminated, truncated, info = super().step(action)
+        _, reward, won, out_of_time, _ = self._other.step(action)
+        if won or out_of_time:
+            self._other.reset()
+        return observation, reward, terminated, truncated, info
+
+
+REWARDS: dict[str, tuple[str, ...]] = {"own": (), "others": ("env=language_models:OthersRewards",)}
+"""Overrides by whose rewards are paid."""
+LOOKS = {"before RL": "untrained", "words of other states": "shuffled", "no words": "blank", "random play": "random"}
+
+
+def learn(model: str, rewards: str, seeds: list[int], folder: Path) -> None:
+    """Part `learn`: train, or go on, and keep a row for each seed."""
+    part = f"learn, rewards: {rewards}"
+    rows = kept(FILE, part)
+    for seed in seeds:
+        run = folder / f"{rewards}-{seed}"
+        told = ("numberline-smollm2", f"policy.model={model}", f"seed={seed}", *REWARDS[rewards])
+        result = sightline("train", *told, "--run-dir", str(run), "--resume-or-start")
+        row = {"after RL": faultless(result)}
+        for name, key in LOOKS.items():
+            row[name] = faultless(result[key])
+        row |= {"chosen step": result["chosen_step"], "seconds": round(result["seconds"])}
+        rows[f"seed {seed}"] = row
+        keep(FILE, part, rows)
+        print(f"rewards: {rewards}, seed {seed}: {row}", flush=True)
+
+
+def faultless(numbers: dict[str, Any]) -> str | None:
+    """Games won without a mistake, in per cent, with their interval of 95 %; None where none was played."""
+    if numbers.get("clean") is None:
+        return None
+    episodes = int(numbers["episodes"])
+    low, high = wilson(round(numbers["clean"] * episodes), episodes)
+    return f"{100 * numbers['clean']:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+# -- turns -------------------------------------------------------------------------------------------------------------
 
 TOLD = ("numberline-smollm2", "warm_start=null", "threads=1", "device=cpu", "update.learning_rate=1e-12")
 ALL = ("policy.lora.rank=8", "policy.lora.alpha=16", "policy.lora.targets=all-linear")
@@ -80,18 +155,32 @@ def measured(overrides: tuple[str, ...], is_merged: bool, episodes: int) -> dict
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="What a turn costs a language model on a CPU, and its mismatch.")
-    parser.add_argument("--model", default="bundled", help="a folder, such as tools/smollm2.py makes")
-    parser.add_argument("--episodes", type=int, default=sized(16, 2), help="turns that are sampled and learned")
-    arguments = parser.parse_args()
+def turns(model: str, episodes: int) -> None:
+    """Part `turns`."""
     rows: dict[str, Any] = {}
     for name, (overrides, is_merged) in SETTINGS.items():
         # The bundled model's replies are longer, in tokens, than the recipe's limit.
-        further = () if arguments.model != "bundled" else ("replies.max_tokens=64",)
-        rows[name] = measured((f"policy.model={arguments.model}", *overrides, *further), is_merged, arguments.episodes)
+        further = () if model != "bundled" else ("replies.max_tokens=64",)
+        rows[name] = measured((f"policy.model={model}", *overrides, *further), is_merged, episodes)
         print(name, rows[name], flush=True)
-        keep("language_models.json", "turns", {"model": arguments.model, "episodes": arguments.episodes, "rows": rows})
+        keep(FILE, "turns", {"model": Path(model).name, "episodes": episodes, "rows": rows})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["learn", "turns"])
+    parser.add_argument("--model", default="bundled", help="a folder, such as tools/smollm2.py makes")
+    parser.add_argument(
+        "--episodes", type=int, default=sized(16, 2), help="of `turns`: so many are sampled and learned"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of `learn`")
+    parser.add_argument("--rewards", choices=list(REWARDS), default="own", help="of `learn`")
+    parser.add_argument("--runs", type=Path, default=Path("runs/language-models"), help="folder of the runs of `learn`")
+    given = parser.parse_args()
+    if given.part == "turns":
+        turns(given.model, given.episodes)
+    else:
+        learn(given.model, given.rewards, given.seeds, given.runs)
 
 
 if __name__ == "__main__":
