@@ -15,9 +15,11 @@ import sightline as sl
 from reward_servers import INFO, Brightness, served, telling
 from sightline.errors import BadInput, RunFailed
 from sightline.rewards.base import Clip, RewardModel, Unavailable
+from sightline.rewards.config import RewardContext, build_reward
 from sightline.rewards.servers import client, wire
 from sightline.rewards.servers.answers import FILE, KeptAnswers
 from sightline.rewards.servers.wire import FormPart, Malformed, array_of, form, npy, parts_of
+from sightline.rewards.weighted_sum import WeightedSumConfig
 
 
 @pytest.fixture(autouse=True)
@@ -298,6 +300,24 @@ def test_another_model_goes_on_with_no_run(tmp_path: Path) -> None:
         server.info = {"/info": INFO | {"model": "another"}}
         with pytest.raises(BadInput, match="is 'another' now, and this run's rewards are of 'a model'"):
             sl.HTTPReward(server.address, folder=tmp_path)
+
+
+def test_two_servers_of_one_reward_go_on_with_their_run(tmp_path: Path) -> None:
+    def of_another(parts: dict[str, FormPart], number: int) -> Any:
+        return rewards_for(parts, model="another")
+
+    with (
+        telling(lambda parts, number: rewards_for(parts)) as one,
+        telling(of_another, {"/info": INFO | {"model": "another"}}) as other,
+    ):
+        terms = [{"reward": {"kind": "http", "url": server.address}} for server in (one, other)]
+        block = WeightedSumConfig(terms=terms)
+        for _ in range(2):
+            model = build_reward(block, RewardContext((), (), 0, False, lambda *size: frames_of(1)[0], tmp_path)).model
+            assert np.array_equal(model(frames_of(3)), 2 * Brightness()(frames_of(3)))
+        assert len(one.asked) == len(other.asked) == 1
+    # Each was asked of itself twice, and once for rewards.
+    assert model.costs()["requests"] == 6 and model.costs()["frames"] == 6
 
 
 def test_damaged_answers_are_named(tmp_path: Path) -> None:

@@ -21,10 +21,12 @@ from sightline.images import Picture
 from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatReply, ChatRequest, Token
 from sightline.rewards.base import Clip, RewardStream
+from sightline.rewards.config import RewardContext, build_reward
 from sightline.rewards.judge import JudgeReward
 from sightline.rewards.judging.forms import Probability, Scale, Shuffled, YesNo, bundled_prompt, read_percents
 from sightline.rewards.scopes import Past
 from sightline.rewards.shaped import ShapedReward
+from sightline.rewards.weighted_sum import WeightedSumConfig
 from sightline.runs.trust import check_trusted
 
 GOAL = "a pole upright"
@@ -382,6 +384,25 @@ def test_nothing_is_paid_for_twice(tmp_path: Path) -> None:
         ):
             judge(server, folder=tmp_path, **other)(frames(1))
         assert len(server.asked) == 6, "other words, other answers"
+
+
+def test_two_judges_of_one_reward_are_each_paid_once(tmp_path: Path) -> None:
+    """What one has spent, or left unanswered, is not counted for the other; what both ask is asked twice."""
+    with FaultServer(by_brightness) as server:
+        one = {"kind": "judge", "url": server.url, "model": "m", "highest": 255, "input_price": 1e6}
+        block = WeightedSumConfig(
+            terms=[{"reward": one}, {"reward": one, "weight": 2}, {"reward": {"kind": "shaped", "potential": one}}]
+        )
+        rewards = []
+        for _ in range(2):
+            context = RewardContext((GOAL,), (), 0, False, lambda size, states: frames(0)[0], tmp_path)
+            model = build_reward(block, context).model
+            rewards.append(model.reward(clip([[10], [30]], env_reward=np.ones((2, 1), np.float32))))
+        assert len(server.asked) == 6, "what was built again asks nothing"
+    spent = model.costs()
+    assert spent["asked"] == 6 and spent["requests"] == 6
+    assert spent["money"] == spent["input_tokens"]
+    np.testing.assert_array_equal(rewards[0], rewards[1])
 
 
 def test_a_note_in_a_prompt_changes_no_answer(tmp_path: Path) -> None:

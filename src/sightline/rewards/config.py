@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -42,6 +42,13 @@ class RewardContext:
     asks: bool
     first_seen: Callable[[tuple[int, int] | None, bool], np.ndarray]
     folder: Path | None = None
+
+    def of_part(self, key: str) -> RewardContext:
+        """The context of a part of a combined reward, with a folder of its own: what two parts are paid and answered
+        there stays apart."""
+        if self.folder is None:
+            return self
+        return replace(self, folder=self.folder / "reward_parts" / key)
 
 
 @dataclass(frozen=True)
@@ -250,6 +257,10 @@ class CombinedConfig(RewardConfig):
             for heading, text in part.facts().items():
                 facts[f"{heading} ({key})"] = text
         return facts
+
+    def build_parts(self, context: RewardContext) -> list[RewardSetup]:
+        """The setups of the parts, in their order."""
+        return [reward_config(part).build(context.of_part(key)) for key, part in self.parts().items()]
 
     def combined(self, model: RewardModel, *setups: RewardSetup) -> RewardSetup:
         """The setup of a model of these parts."""

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from sightline.config.recipe import REWARD, RewardBlock
 from sightline.rewards.base import Clip, RewardModel, added_costs, common_scope, common_shrinker, windows
-from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
+from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup
 from sightline.rewards.ground_truth import GroundTruthConfig
 
 
@@ -37,8 +37,7 @@ class ShapedConfig(CombinedConfig):
         return {"reward": self.reward, "potential": self.potential}
 
     def build(self, context: RewardContext) -> RewardSetup:
-        reward = reward_config(self.reward).build(context)
-        potential = reward_config(self.potential).build(context)
+        reward, potential = self.build_parts(context)
         model = ShapedReward(reward.model, potential.model, self.gamma, self.weight)
         return self.combined(model, reward, potential)
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from sightline.config.basics import Strict
 from sightline.config.recipe import REWARD, RewardBlock
 from sightline.rewards.base import Clip, RewardModel, added_costs, common_scope, common_shrinker
-from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup, reward_config
+from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup
 
 
 class Term(Strict):
@@ -35,7 +35,7 @@ class WeightedSumConfig(CombinedConfig):
         return all(term.reward.judges_single_frames for term in self.terms)
 
     def build(self, context: RewardContext) -> RewardSetup:
-        setups = [reward_config(term.reward).build(context) for term in self.terms]
+        setups = self.build_parts(context)
         model = WeightedSum([setup.model for setup in setups], [term.weight for term in self.terms])
         return self.combined(model, *setups)
 

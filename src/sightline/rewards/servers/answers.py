@@ -117,18 +117,20 @@ def _connected(file: Path | None) -> sqlite3.Connection:
     """The database in a file, made if need be."""
     assert file is not None, "only a database with a file is opened"
     try:
+        # A part of a combined reward has a folder of its own, which is made with its first answer.
+        file.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(file, timeout=60, check_same_thread=False)
         database.execute("PRAGMA trusted_schema=OFF")
         database.execute("PRAGMA journal_mode=WAL")
         # What a power failure takes is asked again; a kill takes nothing.
         database.execute("PRAGMA synchronous=NORMAL")
         database.executescript(_SCHEMA)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise _failure(file, error) from error
     return database
 
 
-def _failure(file: Path | None, error: sqlite3.Error) -> Damaged | RunFailed:
-    if isinstance(error, sqlite3.OperationalError):  # the disk is full, or may not be written to
+def _failure(file: Path | None, error: OSError | sqlite3.Error) -> Damaged | RunFailed:
+    if isinstance(error, OSError | sqlite3.OperationalError):  # the disk is full, or may not be written to
         return RunFailed(f"'{file}' cannot be read or written: {error}")
     return Damaged(f"'{file}' is damaged ({error}); remove it, and what it knew is asked again")
