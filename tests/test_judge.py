@@ -26,7 +26,7 @@ from sightline.rewards.judge import JudgeReward
 from sightline.rewards.judging.forms import Probability, Scale, Shuffled, YesNo, bundled_prompt, read_percents
 from sightline.rewards.scopes import Past
 from sightline.rewards.shaped import ShapedReward
-from sightline.rewards.weighted_sum import WeightedSumConfig
+from sightline.rewards.weighted_sum import WeightedSum, WeightedSumConfig
 from sightline.runs.trust import check_trusted
 
 GOAL = "a pole upright"
@@ -581,6 +581,33 @@ def test_a_run_goes_on_where_its_server_died_and_asks_nothing_twice(tmp_path: Pa
         asked_then = len(server.asked) - before
     assert rewards_of(tmp_path / "run") == rewards_of(tmp_path / "whole")
     assert answered + asked_then == needed + 1, "but for the request by which the connection is checked, again"
+
+
+@pytest.mark.parametrize("kind", [{"reward.every": "end"}, {"reward.over": "window", "reward.every": 4}])
+def test_a_run_of_what_no_single_picture_shows_has_no_landscape(tmp_path: Path, kind: dict[str, Any]) -> None:
+    with FaultServer(by_brightness) as server:
+        keys = {"reward.model": "m", "reward.url": server.url, "reward.retries": 0, "reward.highest": 255}
+        run = start(tmp_path / "run", keys | kind)
+    assert (run.path / "result.json").is_file() and not (run.path / "landscape.json").exists()
+    assert "was not measured over the states" in (run.path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_of_stills"),
+    [
+        ({"every": 3}, True),
+        ({"every": "end"}, False),
+        ({"output": "difference"}, False),
+        ({"over": "window", "window": 2}, False),
+        ({"over": "prefix"}, False),
+    ],
+)
+def test_which_judges_need_more_than_one_picture(settings: dict[str, Any], is_of_stills: bool) -> None:
+    model = bundled(**settings)
+    assert model.judges_stills == is_of_stills
+    of_steps = bundled()
+    assert WeightedSum([of_steps, model], [1, 1]).judges_stills == is_of_stills
+    assert ShapedReward(of_steps, model).judges_stills == is_of_stills
 
 
 def test_a_run_by_the_bundled_judge_is_the_same_each_time(tmp_path: Path) -> None:

@@ -106,6 +106,8 @@ def test_what_cannot_be_judged_is_said() -> None:
     none = judge_pictures(Scaled(1.0), [], GatePictures(PICTURES.goal, PICTURES.other[:0]))
     assert none["verdict"] == "unknown" and none["other_pictures"] == 0
     own = check_reward(resolve(load_task("cartpole", ["reward.kind=ground_truth"])))
+    judged = check_reward(resolve(load_task("cartpole-judge", [])))
+    assert judged["verdict"] == "unknown" and "several pictures in their order" in judged["reason"]
     assert own["verdict"] == "unknown" and "not of pictures alone" in own["reason"]
 
 

@@ -314,7 +314,8 @@ class ControlTrainer:
             for name, film in films.items():
                 self.session.save_film(name, film, limits)
         judge = setup.judge
-        if judge is not None and "frames" in judge.needs:
+        # A state of the grid is one picture, before which nothing came.
+        if judge is not None and "frames" in judge.needs and judge.judges_stills:
             landscape = reward_landscape(setup.task, setup.make, judge)
             if landscape is not None:
                 self.session.write_json("landscape.json", landscape)

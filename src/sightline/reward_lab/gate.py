@@ -93,6 +93,12 @@ def check_reward(
             return _verdict(
                 UNKNOWN, f"reward.kind={recipe.reward.kind} is not of pictures alone, which is all that is checked"
             )
+        if not ready.model.judges_stills:
+            return _verdict(
+                UNKNOWN,
+                "the reward is of several pictures in their order, and single ones are all that is checked; "
+                "'sightline lab' plays whole episodes",
+            )
         pictures = gather_pictures(ready, goal_pictures, seed, warn)
         document = judge_pictures(ready.model, list(_controls(recipe)), pictures)
     document["warnings"] = [*ready.setup.warnings, *ready.setup.doubts]

@@ -224,6 +224,11 @@ class RewardModel:
         """Whether it is shown earlier frames of an episode, the reset frame among them."""
         return "frames" in self.needs and self.scope.kind != "frame"
 
+    @property
+    def judges_stills(self) -> bool:
+        """Whether a frame of which nothing came before has its reward, so that single pictures can be judged by it."""
+        return self.scope.frames == 1
+
     @classmethod
     def recipe_block(cls) -> type[Strict]:
         """The block of recipes that name this class, `reward.kind=my_module:MyReward reward.options.…`."""

@@ -49,6 +49,10 @@ class InterpolatedReward(RewardModel):
         # A line and a difference begin with the value of the step before.
         self.window = 2 if self._asks_resets else 1
 
+    @property
+    def judges_stills(self) -> bool:
+        return super().judges_stills and not self.differences and self.every != "end"
+
     def ask(self, clip: Clip, steps: Cells, resets: Cells) -> tuple[np.ndarray, np.ndarray]:
         """Values of some steps, float[K], and of the reset frames before some steps, float[R]; NaN for no answer.
 

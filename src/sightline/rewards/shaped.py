@@ -62,6 +62,10 @@ class ShapedReward(RewardModel):
         self.scope = common_scope(self.parts)
         self._shrink = common_shrinker(self.parts)
 
+    @property
+    def judges_stills(self) -> bool:
+        return all(part.judges_stills for part in self.parts)
+
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrink(frames)
 

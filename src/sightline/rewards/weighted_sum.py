@@ -56,6 +56,10 @@ class WeightedSum(RewardModel):
         self.scope = common_scope(models)
         self._shrink = common_shrinker(models)
 
+    @property
+    def judges_stills(self) -> bool:
+        return all(model.judges_stills for model in self.models)
+
     def shrink_frames(self, frames: np.ndarray) -> np.ndarray:
         return self._shrink(frames)
 
