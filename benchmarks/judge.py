@@ -7,8 +7,9 @@
   order, a goal that means nothing, and another goal or question.
 - `spread`: the share of a form's variance that lies between upright poles and others, of poles at any angle. Two forms
   that rank frames alike may differ in it: the rest is what the reward pays for nothing.
-- `learn`: CartPole trained on judges' rewards, with three seeds, on the fixed panel of tests. Controls: another
-  question, rewards in another order, and an untrained policy. What is done is kept, and the same command goes on.
+- `learn`: CartPole trained on judges' rewards, with three seeds, on the fixed panel of tests. It never terminates, so
+  that standing pays by the reward alone. Controls: another question, what the judge said of other poles, a constant,
+  and an untrained policy. What is done is kept, and the same command goes on.
 
 Asked of `learn`: in the model's own words success in every seed, and in no control. Results go to
 benchmarks/results/judge.json.
@@ -31,7 +32,7 @@ import numpy as np
 
 from running import folder_of, keep, kept, sightline, sized, train
 from sightline.config.loading import load_recipe
-from sightline.rewards.base import Clip
+from sightline.rewards.base import Clip, RewardModel
 from sightline.rewards.judge import JudgeConfig, JudgeReward
 from sightline_tasks.control.cartpole import LOOKS, TRACK, UPRIGHT, draw_cartpole
 
@@ -45,19 +46,38 @@ MOST_SUCCESS = 0.1
 RECIPE = "cartpole-judge"
 TESTS = ("evaluation.test_episodes=20", "evaluation.episodes=4")
 """The judge is asked about evaluations, too: about fifty pictures of each episode."""
+LONGER = ("steps=12000", "evaluation.every=3000")
+"""As many steps as the recipe `cartpole` has."""
 DIGITS = "[user]\n{pictures}\n{goal}?\n\n[choices]\n1\n0\n"
 """Yes and no for a model whose words are digits and pieces: True and False are several tokens of it."""
 OTHER_GOALS = {"cartpole": "pole hanging down below the cart", "numberline": "the current number is not the target"}
 
 
-class ShuffledJudge(JudgeReward):
-    """A judge whose rewards go to other steps of the same chunk: their distribution is right, and says nothing."""
+class OtherPoles(RewardModel):
+    """Each step is paid what the judge said of another pole, drawn at random: a judge's numbers that say nothing.
 
-    def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
+    Rewards in another order within a chunk of a run would say something: all environments begin at once with an upright
+    pole, so that chunks differ in how many poles stand.
+    """
+
+    def __init__(self) -> None:
+        clip, _ = poles_at_rest()
+        self._values = own_judge("probability").reward(clip)[-1]
+        self._rng = np.random.default_rng(0)
+
+    def reward(self, clip: Clip) -> np.ndarray:
         """float32[T, N]."""
-        rewards = super().score(features, clip)
-        order = np.random.default_rng(rewards.size).permutation(rewards.size)
-        return rewards.ravel()[order].reshape(rewards.shape)
+        return self._rng.choice(self._values, clip.shape)
+
+
+class Constant(RewardModel):
+    """The same for each step: whether staying in the game pays by itself."""
+
+    needs = frozenset()
+
+    def reward(self, clip: Clip) -> np.ndarray:
+        """float32[T, N]."""
+        return np.full(clip.shape, 0.5, np.float32)
 
 
 def own_words() -> JudgeConfig:
@@ -112,19 +132,28 @@ def lab(task: str) -> dict[str, Any]:
     return {"frames": document["frames"], "rewards": document["rewards"]}
 
 
-def spread() -> dict[str, Any]:
-    """Of `yes_no` and `probability` in the model's own words: variance between classes, over all variance."""
+def poles_at_rest() -> tuple[Clip, np.ndarray]:
+    """Poles of any angle anywhere on the track, each twice, so that none moves; and which are upright, bool[POLES]."""
     rng = np.random.default_rng(0)
     angles = rng.uniform(-np.pi, np.pi, POLES)
     places = rng.uniform(-TRACK, TRACK, POLES)
     frames = [draw_cartpole(*state, (96, 96), LOOKS["plain"]) for state in zip(places, angles, strict=True)]
-    # The same picture twice: a pole at rest.
-    clip = Clip(np.array([[True], [False]]).repeat(POLES, axis=1), frames=np.stack([frames, frames]))
-    is_upright = np.abs(angles) <= UPRIGHT
+    first = np.array([[True], [False]]).repeat(POLES, axis=1)
+    return Clip(first, frames=np.stack([frames, frames])), np.abs(angles) <= UPRIGHT
+
+
+def own_judge(form: str) -> JudgeReward:
+    """The judge in the words of its training, asked about each step."""
     settings = own_words().model_dump(exclude={"kind", "form"}) | {"every": 1}
+    return JudgeReward(["upright"], form=form, **settings)
+
+
+def spread() -> dict[str, Any]:
+    """Of `yes_no` and `probability` in the model's own words: variance between classes, over all variance."""
+    clip, is_upright = poles_at_rest()
     shares = {}
     for form in ("yes_no", "probability"):
-        values = JudgeReward(["upright"], form=form, **settings).reward(clip)[-1].astype(np.float64)
+        values = own_judge(form).reward(clip)[-1].astype(np.float64)
         means = np.where(is_upright, values[is_upright].mean(), values[~is_upright].mean())
         shares[form] = {
             "upright": round(float(values[is_upright].mean()), 3),
@@ -140,16 +169,14 @@ def spread() -> dict[str, Any]:
 
 def runs() -> dict[str, tuple[str, ...]]:
     """Name of a row -> overrides of the recipe."""
-    reward = own_words()
-    settings = reward.model_dump(mode="json", exclude_unset=True)
-    settings.pop("kind")
-    size = f"env_options.render_size={settings.pop('frame_size')}"
-    shuffled = f"reward={json.dumps({'kind': 'judge:ShuffledJudge', 'options': settings})}"
+    other = json.dumps(other_question(own_words().prompt or ""))
     words = tuple(f"reward.{key}={value}" for key, value in (("form", "scale"), ("prompt", "null"), ("over", "frame")))
     return {
         "own words": (),
-        "control: other question": (f"reward.prompt={json.dumps(other_question(reward.prompt or ''))}",),
-        "control: shuffled": (shuffled, size),
+        "own words, 12 000 steps": LONGER,
+        "control: other question": (f"reward.prompt={other}",),
+        "control: other poles": ("reward={kind: 'judge:OtherPoles'}", "env_options.render_size=[96,96]"),
+        "control: constant": ("reward={kind: 'judge:Constant'}",),
         "own words, yes_no": ("reward.form=yes_no",),
         "own words, difference": ("reward.output=difference",),
         "scale": words,
