@@ -17,10 +17,14 @@ from conftest import TINY, Finished
 from sightline.datasets.episode import Episode
 from sightline.datasets.human_labels import HumanLabel, write_human_labels
 from sightline.datasets.reading import read_dataset
+from sightline.labels.store import LabelStore
 from sightline.reward_lab import collecting
 from sightline.reward_lab.collecting import collect, judged
 from sightline.reward_lab.collection import Collection, meaning
+from sightline.reward_lab.human_evaluation import serve_run
 from sightline.rewards.base import Clip, RewardModel
+from sightline.runs.folder import RunFolder
+from sightline.teachers.queue import LabelQueue
 from small_datasets import small_episode
 
 pytest.importorskip("pyarrow")
@@ -190,7 +194,36 @@ def test_a_run_is_collected_with_its_own_reward(tmp_path: Path, sightline: Calla
     refused = sightline("evaluate", run, "--episodes", 2, "--people", data)
     assert refused.code == 2 and "nobody has labelled" in refused.err
     write_human_labels(data, [HumanLabel("run", 0, 3, 1.0, False, "anna", False, 1.0)])
-    assert "people: 1 of 1 are a success" in sightline("evaluate", run, "--episodes", 2, "--people", data).out
+    assert "people: 1 of 1 frames" in sightline("evaluate", run, "--episodes", 2, "--people", data).out
+
+
+def test_people_judge_the_episodes_of_a_run(
+    tmp_path: Path, sightline: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    assert sightline("train", "cartpole", *TINY, "--run-dir", run).code == 0
+    assert "people" not in json.loads(sightline("evaluate", run, "--episodes", 2, "--json").out)
+
+    def answer(store: LabelStore, who: str, port: int, say: object, signatures: list[str]) -> None:
+        queue = LabelQueue(store, who, signatures)
+        while (question := queue.next("a-tab-1")["question"]) is not None:
+            assert len(question["segments"][0]) == 16 and question["success"]
+            queue.answer("a-tab-1", question["key"], "value", float(who == "anna"), 2.0)
+
+    monkeypatch.setattr("sightline.teachers.success.serve_store", answer)
+    lines: list[str] = []
+    for who in ("anna", "ben"):
+        serve_run(RunFolder(run), who, 0, lines.append, 3)
+    (folder,) = (run / "people").iterdir()
+    episodes = list(read_dataset(folder))
+    assert len(episodes) == 3 and sum("are played" in line for line in lines) == 1  # all see the same ones
+    assert all(not episode.rewards for episode in episodes)
+    # Ben contradicts Anna: nothing is decided, and nobody agrees with the environment.
+    people = json.loads(sightline("evaluate", run, "--episodes", 2, "--json").out)["people"]
+    assert people["undecided"] == 3 and people["between"][0]["same"]["count"] == 0 and people["units"] == "episodes"
+    assert people["with_environment"] is None and people["stated"]["of"] == 3
+    page = (run / "report.html").read_text()
+    assert "What people say" in page and "anna and ben agree" in page and "count as no success" in page
 
 
 def test_words_that_the_encoder_does_not_know_are_said(tmp_path: Path) -> None:

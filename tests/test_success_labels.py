@@ -146,8 +146,8 @@ def test_no_goal_and_no_labels(tmp_path: Path) -> None:
         read_human_labels(tmp_path / "set")
 
 
-def label(rater: str, step: int, value: float | None, again: bool = False) -> HumanLabel:
-    return HumanLabel("random", 0, step, value, False, rater, again, 1.0)
+def label(rater: str, step: int, value: float | None, again: bool = False, success: bool | None = None) -> HumanLabel:
+    return HumanLabel("random", 0, step, value, False, rater, again, 1.0, success)
 
 
 def test_success_as_people_see_it() -> None:
@@ -163,6 +163,37 @@ def test_success_as_people_see_it() -> None:
     assert (said.again.count, said.again.of) == (1, 2)
     assert human_success([]).success.rate is None
     assert labels_by_frame([*anna, *ben, *others])[0, 0] == [1.0, 1.0]  # what was asked again counts once
+
+
+def test_peoples_word_beside_the_environments() -> None:
+    """People decide steps 0 to 3 as yes, yes, no, no; the environment says yes, no, no, no: 3 of 4 agree. By chance
+    0.5 x 0.25 + 0.5 x 0.75 = 0.5 would, so kappa is 0.5. Step 4 is undecided, and of step 5 nothing is stated."""
+    said = [1.0, 1.0, 0.0, 0.0]
+    stated = [True, False, False, False]
+    labels = [label("anna", step, said[step], success=stated[step]) for step in range(4)]
+    labels += [label(who, 4, value, success=True) for who, value in (("anna", 1.0), ("ben", 0.0))]
+    labels += [label("anna", 5, 1.0), label("ben", 6, None, success=True)]
+    found = human_success(labels)
+    assert (found.success.count, found.success.of, found.units) == (3, 6, "frames")
+    assert (found.stated.count, found.stated.of) == (2, 5)  # of what somebody is sure about
+    assert found.with_environment is not None and found.with_environment.kappa == pytest.approx(0.5)
+    assert (found.with_environment.same.count, found.with_environment.same.of) == (3, 4)
+    assert human_success([label("anna", 0, 1.0)]).with_environment is None
+
+
+def test_the_table_says_what_the_environment_states(folder: Path) -> None:
+    ask(folder, "anna", {"else": "yes"}, count=30)
+    stated = {(one.episode, one.step): one.success for one in read_human_labels(folder)}
+    success = np.concatenate([episode.success for episode in read_dataset(folder) if episode.success is not None])
+    assert [stated[place // 5, place % 5] for place in range(30)] == success.tolist()
+    ask(folder, "ben", {"else": "yes"}, count=6, episodes=True)
+    whole = {one.episode: one.success for one in read_human_labels(folder) if one.is_episode}
+    assert whole == {episode.index: episode.succeeded for episode in read_dataset(folder)}
+    # A table of an older version says nothing of it, and is read.
+    file = folder / "human_labels.csv"
+    lines = file.read_text().splitlines()
+    file.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in lines))
+    assert {one.success for one in read_human_labels(folder)} == {None}
 
 
 def test_the_lab_takes_peoples_word(folder: Path) -> None:
@@ -192,6 +223,6 @@ def test_a_data_set_is_scored_and_judged_by_the_lab(
     document = json.loads(judged.out)
     assert document["sources"] == {"set": 6, "people": 8}
     assert document["people"]["success"]["count"] == 8 and document["people"]["raters"] == ["anna"]
-    assert "people: 8 of 8 are a success" in sightline("lab", "cartpole", "--dataset", folder).out
+    assert "people: 8 of 8 frames ([68, 100] %) are a success" in sightline("lab", "cartpole", "--dataset", folder).out
     refused = sightline("lab", "cartpole", "--dataset", tmp_path)
     assert refused.code == 2 and "is no data set that is known" in refused.err

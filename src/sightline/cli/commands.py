@@ -22,7 +22,7 @@ from sightline.cli.games import check_env
 from sightline.cli.lab import lab
 from sightline.cli.label import label
 from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
-from sightline.cli.people import people_in_words, read_people
+from sightline.cli.people import people_in_words, people_of_run, read_people
 from sightline.cli.serve_reward import serve_reward
 from sightline.errors import BadInput, RunFailed
 from sightline.requirements import check_versions, keep_llvms_apart
@@ -267,7 +267,8 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of the panel.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Which panel.")] = 0,
     people: Annotated[
-        Path | None, typer.Option(help="A data set of it that people labelled (label serve --ask success).")
+        Path | None,
+        typer.Option(help="A data set that people labelled (label serve --ask success); default: the run's own."),
     ] = None,
     trust: Trust = False,
     as_json: AsJson = False,
@@ -297,6 +298,7 @@ def evaluate(
                 raise BadInput(
                     f"{option} is for a model that --model names, and the run '{run}' has its own; leave it out"
                 )
+        said = said or people_of_run(folder)
         numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")

@@ -347,24 +347,34 @@ def show_prompt(
 def serve(
     path: Annotated[
         Path,
-        typer.Argument(metavar="RUN_OR_STORE", help="A run folder, or a label store; with --ask success a data set."),
+        typer.Argument(
+            metavar="RUN_OR_STORE", help="A run folder, or a label store; with --ask success also a data set."
+        ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 8765,
     name: Annotated[str, typer.Option(help="Your name, recorded with your answers.")] = "human",
     ask: Annotated[
-        str | None, typer.Option(help="success: whether the goal is reached, in frames of a data set.")
+        str | None,
+        typer.Option(help="success: whether the goal is reached, in a data set's frames or a run's episodes."),
     ] = None,
     questions: Annotated[int, typer.Option(min=1, help="With --ask: how many, besides those that come twice.")] = 100,
-    episodes: Annotated[bool, typer.Option("--episodes", help="With --ask: whole episodes instead of frames.")] = False,
+    episodes: Annotated[
+        bool, typer.Option("--episodes", help="With --ask: whole episodes instead of frames, as always of a run.")
+    ] = False,
     goal: Annotated[str | None, typer.Option(help="With --ask: the goal, instead of each episode's sentence.")] = None,
     camera: Annotated[str | None, typer.Option(help="With --ask: which of several cameras.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="With --ask: of the choice and order of questions.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="With --ask: of the choice and order of questions, and of a run's episodes.")
+    ] = 0,
+    trust: Trust = False,
 ) -> None:
     """Open the label page, where people answer a run's questions: sightline label serve runs/… --name anna
 
-    With --ask success they say of frames or episodes of a data set (sightline collect) whether the goal is reached.
-    They see no reward; a tenth comes twice; several people answer the same questions, each with --name.
+    With --ask success they say of frames or episodes of a data set (sightline collect) whether the goal is reached; or
+    of episodes of a run's policy, which are played first, into its folder. They see no reward; a tenth comes twice;
+    several people answer the same questions, each with --name.
     """
+    from sightline.runs.folder import RunFolder
     from sightline.teachers.page import serve as serve_page
     from sightline.teachers.success import serve_success
 
@@ -373,4 +383,10 @@ def serve(
         return
     if ask != "success":
         raise BadInput(f"--ask '{ask[:40]}': only success is asked; leave it out for the questions of a run")
+    run = RunFolder(path)
+    if run.recipe_file.is_file():
+        from sightline.reward_lab.human_evaluation import serve_run
+
+        serve_run(run, name, port, typer.echo, questions, goal, seed, trust)
+        return
     serve_success(path, name, port, typer.echo, questions, episodes, goal, camera, seed)

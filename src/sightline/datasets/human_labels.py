@@ -1,7 +1,8 @@
 """What people say of a data set's frames or episodes, as a table beside it: `human_labels.csv`.
 
 A row is one answer, with columns of vlmrm's and more: checkpoint, rollout, step, human_label (1 where the goal is
-reached, 0 where it is not, empty where the person is unsure), unit (frame or episode), rater, again, seconds.
+reached, 0 where it is not, empty where the person is unsure), unit (frame or episode), rater, again, seconds, success
+(1 or 0 as the environment states it of the same frame or episode, empty where it does not).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sightline.errors import Damaged
 from sightline.runs.files import read_text, write_atomically
 
 FILE = "human_labels.csv"
-COLUMNS = ("checkpoint", "rollout", "step", "human_label", "unit", "rater", "again", "seconds")
+COLUMNS = ("checkpoint", "rollout", "step", "human_label", "unit", "rater", "again", "seconds", "success")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class HumanLabel:
         is_episode: whether the whole episode was judged.
         rater: the person's name.
         again: whether the same was asked before, to see whether the person says the same.
+        success: what the environment states of the same; None where it does not.
     """
 
     source: str
@@ -47,6 +49,7 @@ class HumanLabel:
     rater: str
     again: bool
     seconds: float
+    success: bool | None = None
 
 
 def write_human_labels(folder: Path, labels: Sequence[HumanLabel]) -> Path:
@@ -62,7 +65,8 @@ def write_human_labels(folder: Path, labels: Sequence[HumanLabel]) -> Path:
         value = "" if label.value is None else label.value
         unit = "episode" if label.is_episode else "frame"
         place = [label.source, label.episode, label.step]
-        table.writerow([*place, value, unit, label.rater, int(label.again), round(label.seconds, 1)])
+        success = "" if label.success is None else int(label.success)
+        table.writerow([*place, value, unit, label.rater, int(label.again), round(label.seconds, 1), success])
     write_atomically(folder / FILE, text.getvalue().encode())
     return folder / FILE
 
@@ -91,6 +95,7 @@ def _label(row: dict[str, Any]) -> HumanLabel:
     value = float(row["human_label"]) if row["human_label"] else None
     if value is not None and not 0 <= value <= 1:
         raise ValueError(f"{value} is not between 0 and 1")
+    stated = row.get("success")  # tables of older versions do not have it
     return HumanLabel(
         source=row["checkpoint"],
         episode=int(row["rollout"]),
@@ -100,6 +105,7 @@ def _label(row: dict[str, Any]) -> HumanLabel:
         rater=row["rater"],
         again=row["again"] == "1",
         seconds=float(row["seconds"]),
+        success={"1": True, "0": False}[stated] if stated else None,
     )
 
 

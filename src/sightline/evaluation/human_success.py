@@ -1,4 +1,4 @@
-"""Success as people see it: how often, and how far they agree with each other and with themselves.
+"""Success as people see it: how often, and how far they agree with each other, with themselves and the environment.
 
 The human evaluation of vlmrm (Rocamonde et al., ICLR 2024) reports the share of frames or episodes that people call a
 success; the agreement says how far that share can be relied on.
@@ -15,6 +15,8 @@ import numpy as np
 from sightline.datasets.human_labels import HumanLabel, labels_by_frame
 from sightline.evaluation.agreement import Agreement, Share, cohens_kappa, share
 
+ENVIRONMENT = "the environment"
+
 
 @dataclass(frozen=True)
 class HumanSuccess:
@@ -24,22 +26,29 @@ class HumanSuccess:
         success: of the frames or episodes that somebody is sure about, those that more than half call a success.
         undecided: of these, those that as many call a success as not; they count as none.
         unsure: answers that say neither.
+        units: what was judged: "episodes", "frames", or "frames and episodes".
         raters: names of the people.
         between: agreement of every two people on what both are sure about.
         again: the same person's two answers to the same question, of all people together.
+        stated: of the same frames or episodes, those that the environment calls a success, where it says.
+        with_environment: agreement of people, by their majority, with the environment; None where nothing is decided by
+            both.
     """
 
     success: Share
     undecided: int
     unsure: int
+    units: str
     raters: tuple[str, ...]
     between: tuple[Agreement, ...]
     again: Share
+    stated: Share
+    with_environment: Agreement | None
 
 
 def human_success(labels: Sequence[HumanLabel]) -> HumanSuccess:
     """Sum up what people say."""
-    said = [float(np.mean(values)) for values in labels_by_frame(labels).values()]
+    said = {place: float(np.mean(values)) for place, values in labels_by_frame(labels).items()}
     raters = tuple(dict.fromkeys(label.rater for label in labels))
     # What each said the first time, and the second.
     first: dict[str, dict[tuple[int, int], float]] = {rater: {} for rater in raters}
@@ -51,18 +60,38 @@ def human_success(labels: Sequence[HumanLabel]) -> HumanSuccess:
 
     between = []
     for one, other in itertools.combinations(raters, 2):
-        common = [place for place in first[one] if place in first[other]]
-        if common:
-            ours = [first[one][place] for place in common]
-            theirs = [first[other][place] for place in common]
-            same = share(a == b for a, b in zip(ours, theirs, strict=True))
-            between.append(Agreement(one, other, same, cohens_kappa(ours, theirs)))
+        agreement = _agreement(one, first[one], other, first[other])
+        if agreement is not None:
+            between.append(agreement)
     again = [value == first[rater].get(place) for rater in raters for place, value in second[rater].items()]
+
+    stated: dict[tuple[int, int], float] = {}
+    for label in labels:
+        place = (label.episode, label.step)
+        if label.success is not None and place in said:
+            stated[place] = float(label.success)
+    decided = {place: float(value > 0.5) for place, value in said.items() if value != 0.5}
+    units = {label.is_episode: "episodes" if label.is_episode else "frames" for label in labels}
     return HumanSuccess(
-        share(value > 0.5 for value in said),
-        said.count(0.5),
-        sum(label.value is None for label in labels),
-        raters,
-        tuple(between),
-        share(again),
+        success=share(value > 0.5 for value in said.values()),
+        undecided=list(said.values()).count(0.5),
+        unsure=sum(label.value is None for label in labels),
+        units=" and ".join(units[is_episode] for is_episode in sorted(units)),
+        raters=raters,
+        between=tuple(between),
+        again=share(again),
+        stated=share(value == 1 for value in stated.values()),
+        with_environment=_agreement("people", decided, ENVIRONMENT, stated),
     )
+
+
+def _agreement(
+    first: str, ours: dict[tuple[int, int], float], second: str, theirs: dict[tuple[int, int], float]
+) -> Agreement | None:
+    """Agreement on what two have both judged; None where that is nothing."""
+    common = [place for place in ours if place in theirs]
+    if not common:
+        return None
+    pairs = [(ours[place], theirs[place]) for place in common]
+    kappa = cohens_kappa(*zip(*pairs, strict=True))
+    return Agreement(first, second, share(one == other for one, other in pairs), kappa)

@@ -34,6 +34,7 @@ from sightline.reports.pages import (
     whole,
     write_page,
 )
+from sightline.reports.people_block import people_block
 from sightline.reports.teacher_block import teacher_block
 from sightline.reports.trajectories_page import PAGE
 from sightline.reports.verdicts import next_steps, verdicts
@@ -61,8 +62,8 @@ def write_report(run: Path, target: Path | None = None) -> Path:
 
     Args:
         run: the folder, with any of `recipe.yaml`, `metrics.jsonl`, `result.json`, `check.json`, `landscape.json`,
-            `versions.json`, `warnings.json`, `model_card.md`, `command.txt`, `labels`, `labels.html`, `videos`,
-            `trajectories` and `trajectories.html`.
+            `versions.json`, `warnings.json`, `model_card.md`, `command.txt`, `labels`, `labels.html`, `people`,
+            `videos`, `trajectories` and `trajectories.html`.
         target: the page; default: `report.html` in the folder.
 
     Returns:
@@ -81,6 +82,7 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     values["kinds"] = kind_rows(result)
     values["strip"] = episode_strip(run)
     values["teaching"] = teacher_block(run, recipe, reward, metrics)
+    values["people"] = people_block(run, result)
     values["videos"] = _videos(run, recipe, result)
     values["episodes"] = ""
     # The link to the page of episodes is relative: it leads there from the run folder alone.

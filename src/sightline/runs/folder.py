@@ -80,6 +80,10 @@ class RunFolder:
     def videos(self) -> Path:
         return self.path / "videos"
 
+    def people(self, step: int) -> Path:
+        """Data set of the chosen checkpoint's episodes, of whose success people were asked."""
+        return self.path / "people" / f"step-{step}"
+
     @property
     def id(self) -> str:
         """Id of the run, which stays when its folder is renamed or moved; the folder's name where there is none."""

@@ -33,7 +33,7 @@ FRAMES_SHOWN = 16
 
 @dataclass(frozen=True)
 class _Row:
-    """A state of a data set, by its episode and step."""
+    """A state of a data set, by its episode and step; whether the environment calls it a success, and the episode."""
 
     source: str
     episode: int
@@ -41,6 +41,8 @@ class _Row:
     steps: int
     reward: float
     goal: str
+    success: bool | None = None
+    succeeded: bool | None = None
 
 
 def serve_success(
@@ -88,7 +90,9 @@ def _rows(folder: Path, goal: str | None) -> Iterator[_Row]:
             raise BadInput(f"episode {episode.index} of '{folder}' has no sentence; say the goal: --goal \"…\"")
         for step in range(episode.steps):
             reward = math.nan if rewards is None else float(rewards[step])
-            yield _Row(episode.source, episode.index, step, episode.steps, reward, words)
+            success = None if episode.success is None else bool(episode.success[step])
+            place = (episode.source, episode.index, step, episode.steps)
+            yield _Row(*place, reward, words, success, episode.succeeded)
 
 
 def choose(rows: Sequence[_Row], count: int, seed: int) -> list[_Row]:
@@ -181,16 +185,18 @@ def write_answers(folder: Path, store: LabelStore, rows: Sequence[_Row]) -> Path
         outcome = stored.answer.outcome
         if outcome not in (Outcome.VALUE, Outcome.UNSURE):
             continue
+        is_episode = len(store.frame_files(stored.segments[0])) > 1
         labels.append(
             HumanLabel(
                 source=row.source,
                 episode=row.episode,
                 step=row.step,
                 value=stored.answer.value if outcome is Outcome.VALUE else None,
-                is_episode=len(store.frame_files(stored.segments[0])) > 1,
+                is_episode=is_episode,
                 rater=str(stored.context.origin.get("who", "")),
                 again=stored.signature.endswith(", again"),
                 seconds=stored.answer.seconds,
+                success=row.succeeded if is_episode else row.success,
             )
         )
     try:
