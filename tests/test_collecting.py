@@ -221,7 +221,7 @@ def test_people_judge_the_episodes_of_a_run(
     # Ben contradicts Anna: nothing is decided, and nobody agrees with the environment.
     people = json.loads(sightline("evaluate", run, "--episodes", 2, "--json").out)["people"]
     assert people["undecided"] == 3 and people["between"][0]["same"]["count"] == 0 and people["units"] == "episodes"
-    assert people["with_environment"] is None and people["stated"]["of"] == 3
+    assert people["with_environment"] is None and people["by_environment"]["of"] == 3
     page = (run / "report.html").read_text()
     assert "What people say" in page and "anna and ben agree" in page and "count as no success" in page
 

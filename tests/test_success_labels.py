@@ -175,7 +175,7 @@ def test_peoples_word_beside_the_environments() -> None:
     labels += [label("anna", 5, 1.0), label("ben", 6, None, success=True)]
     found = human_success(labels)
     assert (found.success.count, found.success.of, found.units) == (3, 6, "frames")
-    assert (found.stated.count, found.stated.of) == (2, 5)  # of what somebody is sure about
+    assert (found.by_environment.count, found.by_environment.of) == (2, 5)  # of what somebody is sure about
     assert found.with_environment is not None and found.with_environment.kappa == pytest.approx(0.5)
     assert (found.with_environment.same.count, found.with_environment.same.of) == (3, 4)
     assert human_success([label("anna", 0, 1.0)]).with_environment is None

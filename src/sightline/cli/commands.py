@@ -286,7 +286,7 @@ def evaluate(
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
     if episodes > MAX_EPISODES:
         raise BadInput(f"--episodes {episodes} is too large; at most {MAX_EPISODES}")
-    said = read_people(people) if people is not None else None
+    opinions = read_people(people) if people is not None else None
     if model is not None and not model.strip():
         raise BadInput("--model is empty; name a model, or leave it out for that of a run")
     # A run has a model of its own; anything else is a recipe, whose game is played with the model that --model names.
@@ -298,14 +298,14 @@ def evaluate(
                 raise BadInput(
                     f"{option} is for a model that --model names, and the run '{run}' has its own; leave it out"
                 )
-        said = said or people_of_run(folder)
+        opinions = opinions or people_of_run(folder)
         numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
     else:
         _, numbers = roles.evaluate_model(run, overrides or [], model, provider, url, episodes, seed, insecure_http)
     if as_json:
-        print_json(numbers if said is None else numbers | {"people": said})
+        print_json(numbers if opinions is None else numbers | {"people": opinions})
         return
     from sightline.evaluation.episode_stats import describe, describe_kind
 
@@ -314,7 +314,7 @@ def evaluate(
     # One kind alone is the line above.
     for kind, of_kind in kinds.items() if len(kinds) > 1 else ():
         typer.echo(f"  kind {kind or 'other'}: {describe_kind(of_kind)}")
-    for line in people_in_words(said) if said is not None else ():
+    for line in people_in_words(opinions) if opinions is not None else ():
         typer.echo(line)
     # The controls of an agent (see `agents.evaluation.evaluate_policy`); a policy on states has none.
     for name in ("blank", "shuffled", "random", "oracle"):

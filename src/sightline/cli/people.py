@@ -19,10 +19,10 @@ def read_people(folder: Path) -> dict[str, Any]:
     Raises:
         BadInput: nobody was asked.
     """
-    said = _summed_up(folder)
-    if said is None:
+    people = _summed_up(folder)
+    if people is None:
         raise BadInput(f"nobody has labelled '{folder}': sightline label serve {folder} --ask success")
-    return said
+    return people
 
 
 def people_of_run(run: RunFolder) -> dict[str, Any] | None:
@@ -48,13 +48,13 @@ def people_in_words(people: Mapping[str, Any]) -> Iterator[str]:
     Args:
         people: a `HumanSuccess` as plain data.
     """
-    again, stated = people["again"], people["stated"]
+    again, environment = people["again"], people["by_environment"]
     yield (
         f"people: {_share(people['success'], people['units'])} are a success, {people['unsure']} answers unsure; "
         f"{again['count']} of {again['of']} said the same again ({', '.join(people['raters'])})"
     )
-    if stated["of"]:
-        yield f"  the environment calls {_share(stated)} of the same a success"
+    if environment["of"]:
+        yield f"  the environment calls {_share(environment)} of the same a success"
     pairs = list(people["between"])
     if people["with_environment"]:
         pairs.append(people["with_environment"])

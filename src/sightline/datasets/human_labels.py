@@ -95,7 +95,7 @@ def _label(row: dict[str, Any]) -> HumanLabel:
     value = float(row["human_label"]) if row["human_label"] else None
     if value is not None and not 0 <= value <= 1:
         raise ValueError(f"{value} is not between 0 and 1")
-    stated = row.get("success")  # tables of older versions do not have it
+    flag = row.get("success")  # tables of older versions do not have it
     return HumanLabel(
         source=row["checkpoint"],
         episode=int(row["rollout"]),
@@ -105,7 +105,7 @@ def _label(row: dict[str, Any]) -> HumanLabel:
         rater=row["rater"],
         again=row["again"] == "1",
         seconds=float(row["seconds"]),
-        success={"1": True, "0": False}[stated] if stated else None,
+        success={"1": True, "0": False}[flag] if flag else None,
     )
 
 

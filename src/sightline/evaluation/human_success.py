@@ -30,7 +30,7 @@ class HumanSuccess:
         raters: names of the people.
         between: agreement of every two people on what both are sure about.
         again: the same person's two answers to the same question, of all people together.
-        stated: of the same frames or episodes, those that the environment calls a success, where it says.
+        by_environment: of the same frames or episodes, those that the environment calls a success, where it says.
         with_environment: agreement of people, by their majority, with the environment; None where nothing is decided by
             both.
     """
@@ -42,13 +42,13 @@ class HumanSuccess:
     raters: tuple[str, ...]
     between: tuple[Agreement, ...]
     again: Share
-    stated: Share
+    by_environment: Share
     with_environment: Agreement | None
 
 
 def human_success(labels: Sequence[HumanLabel]) -> HumanSuccess:
     """Sum up what people say."""
-    said = {place: float(np.mean(values)) for place, values in labels_by_frame(labels).items()}
+    opinions = {place: float(np.mean(values)) for place, values in labels_by_frame(labels).items()}
     raters = tuple(dict.fromkeys(label.rater for label in labels))
     # What each said the first time, and the second.
     first: dict[str, dict[tuple[int, int], float]] = {rater: {} for rater in raters}
@@ -65,23 +65,23 @@ def human_success(labels: Sequence[HumanLabel]) -> HumanSuccess:
             between.append(agreement)
     again = [value == first[rater].get(place) for rater in raters for place, value in second[rater].items()]
 
-    stated: dict[tuple[int, int], float] = {}
+    flags: dict[tuple[int, int], float] = {}
     for label in labels:
         place = (label.episode, label.step)
-        if label.success is not None and place in said:
-            stated[place] = float(label.success)
-    decided = {place: float(value > 0.5) for place, value in said.items() if value != 0.5}
+        if label.success is not None and place in opinions:
+            flags[place] = float(label.success)
+    majority = {place: float(value > 0.5) for place, value in opinions.items() if value != 0.5}
     units = {label.is_episode: "episodes" if label.is_episode else "frames" for label in labels}
     return HumanSuccess(
-        success=share(value > 0.5 for value in said.values()),
-        undecided=list(said.values()).count(0.5),
+        success=share(value > 0.5 for value in opinions.values()),
+        undecided=list(opinions.values()).count(0.5),
         unsure=sum(label.value is None for label in labels),
         units=" and ".join(units[is_episode] for is_episode in sorted(units)),
         raters=raters,
         between=tuple(between),
         again=share(again),
-        stated=share(value == 1 for value in stated.values()),
-        with_environment=_agreement("people", decided, ENVIRONMENT, stated),
+        by_environment=share(value == 1 for value in flags.values()),
+        with_environment=_agreement("people", majority, ENVIRONMENT, flags),
     )
 
 

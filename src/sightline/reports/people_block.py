@@ -45,21 +45,21 @@ def people_block(run: Path, result: Mapping[str, Any]) -> PeopleSection | None:
         return None
     if not labels:
         return None
-    said = human_success(labels)
-    return PeopleSection(tuple(_rows(said)), _note(said))
+    people = human_success(labels)
+    return PeopleSection(tuple(_rows(people)), _note(people))
 
 
-def _rows(said: HumanSuccess) -> Iterator[PeopleRow]:
+def _rows(people: HumanSuccess) -> Iterator[PeopleRow]:
     """The rows: success first, then agreement."""
-    yield _row("Success, people say", said.success)
-    if said.stated.of:
-        yield _row("Success, the environment says of the same", said.stated)
-    if said.with_environment is not None:
-        yield _agreement("People and the environment agree", said.with_environment)
-    for pair in said.between:
+    yield _row("Success, people say", people.success)
+    if people.by_environment.of:
+        yield _row("Success, the environment says of the same", people.by_environment)
+    if people.with_environment is not None:
+        yield _agreement("People and the environment agree", people.with_environment)
+    for pair in people.between:
         yield _agreement(f"{pair.first} and {pair.second} agree", pair)
-    if said.again.of:
-        yield _row("The same person says the same again", said.again)
+    if people.again.of:
+        yield _row("The same person says the same again", people.again)
 
 
 def _agreement(name: str, pair: Agreement) -> PeopleRow:
@@ -72,10 +72,10 @@ def _row(name: str, share: Share, kappa: str = "") -> PeopleRow:
     return PeopleRow(name, percent(share.rate), bounds, f"{share.count} of {share.of}", kappa)
 
 
-def _note(said: HumanSuccess) -> str:
-    sentences = [f"{', '.join(said.raters)} saw {said.units} of the chosen policy, and no reward."]
-    if said.unsure:
-        sentences.append(f"Answers that say neither: {said.unsure}.")
-    if said.undecided:
-        sentences.append(f"As many say yes as no of {said.undecided}, which count as no success.")
+def _note(people: HumanSuccess) -> str:
+    sentences = [f"{', '.join(people.raters)} saw {people.units} of the chosen policy, and no reward."]
+    if people.unsure:
+        sentences.append(f"Answers that say neither: {people.unsure}.")
+    if people.undecided:
+        sentences.append(f"As many say yes as no of {people.undecided}, which count as no success.")
     return " ".join(sentences)

@@ -60,6 +60,6 @@ def _play(run: RunFolder, folder: Path, say: Callable[[str], None], count: int, 
     """Play the episodes. No reward judges them: nobody is to see any, and some cost money."""
     shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed before its first file was whole
     say(f"{count} episodes of the run's policy are played, into '{folder}'")
-    played = collect(Collection(run.path, folder, episodes=count, seed=seed, size=SIDE, trust=trust))
-    if played.signal_number is not None:
-        raise GivenUp(played.signal_number)
+    collected = collect(Collection(run.path, folder, episodes=count, seed=seed, size=SIDE, trust=trust))
+    if collected.signal_number is not None:
+        raise GivenUp(collected.signal_number)
