@@ -108,7 +108,18 @@ THOROUGH = {
         "miniwob",
     ),
     *("named_code", "odd_environments", "on_policy", "plugins", "policy_server", "pretraining_vlm", "reports"),
-    *("run_folder", "server_faults", "simulators", "spaces", "sweep", "teaching", "training", "trajectory_page", "vlm"),
+    *(
+        "run_folder",
+        "server_faults",
+        "simulators",
+        "spaces",
+        "speed",
+        "sweep",
+        "teaching",
+        "training",
+        "trajectory_page",
+        "vlm",
+    ),
     *("lab", "lab_gate", "lab_page", "requirements", "rl4vlm", "serve_reward", "http_runs", "session", "wrap_learning"),
 }
 """Files of tests that train, start processes or draw. All others are `quick`: `pytest -m quick` while working."""

@@ -710,9 +710,27 @@ def models(
 
 
 @app.command()
-def doctor(as_json: AsJson = False) -> None:
-    """Say what works on this machine, and how to fix what does not."""
+def doctor(
+    recipe: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE] [key.sub=value]...", help="With --speed; default: cartpole and numberline."),
+    ] = None,
+    speed: Annotated[
+        bool, typer.Option("--speed", help="Measure how fast this machine trains, in less than a minute.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="With --speed: where the policy learns and frames are read; cpu, cuda, …")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what works on this machine, and how to fix what does not; with --speed, how fast it trains."""
     from sightline.doctor import examine
+
+    if speed:
+        _print_speeds(recipe or [], device, as_json)
+        return
+    if recipe or device is not None:
+        raise BadInput("a recipe and --device are for measuring; add --speed")
 
     # This takes half a minute on a busy machine. A terminal shows one line, which is overwritten and then erased.
     if sys.stderr.isatty():
@@ -736,6 +754,32 @@ def doctor(as_json: AsJson = False) -> None:
         typer.echo(f"{mark} {finding.name:<22} {finding.detail}")
         if not finding.works:
             typer.echo(f"{'':26} {finding.fix}")
+
+
+def _print_speeds(arguments: list[str], device: str | None, as_json: bool) -> None:
+    """Measure a recipe, or those that stand for all, and print what each stage allows beside the whole loop."""
+    from sightline.speed import DEFAULT_RECIPES, measure_speed
+
+    measured: list[tuple[str | None, list[str]]] = [(name, []) for name in DEFAULT_RECIPES]
+    if arguments:
+        measured = [_split(arguments)]
+    speeds = []
+    for name, overrides in measured:
+        speed = measure_speed(name, overrides, device)
+        speeds.append(asdict(speed))
+        if as_json:
+            continue
+        typer.echo(f"{speed.recipe}: {speed.devices}")
+        for stage in speed.stages:
+            typer.echo(f"  {stage.stage:<20} {stage.rate:>10,.0f} {stage.unit}")
+        allowed = f"its stages allow {speed.in_turn:,.0f} one after the other"
+        if speed.beside is not None:
+            allowed += f", {speed.beside:,.0f} with scoring beside the rest"
+        typer.echo(f"  {'the whole loop':<20} {speed.whole:>10,.0f} {speed.unit} ({allowed})")
+        if speed.share < 1:
+            typer.echo(f"  measured in parts of {speed.share:.0%} of the recipe's size, to take less than a minute")
+    if as_json:
+        print_json(speeds)
 
 
 def _check_threads() -> None:

@@ -41,6 +41,24 @@ OWN_REWARD = (
 )
 
 
+def training_envs(setup: ControlSetup) -> FrameVectorEnv:
+    """The environments of a run, as its policy learns in them and its reward model sees them."""
+    recipe = setup.recipe
+    make = setup.make_for_training
+    return FrameVectorEnv(
+        make,
+        recipe.envs,
+        episode_seeds(recipe.seed),
+        make.render,
+        recipe.workers,
+        # Frames are made as small as the reward model reads them where they are rendered, before they are kept.
+        run_shrinker(reward_config(recipe.reward), setup.reward_model),
+        recipe.step_timeout,
+        needs_reward=recipe.reward.reads_own_reward,
+        resets=setup.reward_model.sees_past,
+    )
+
+
 class ControlTrainer:
     """Base of trainers of a policy on states: the parts that learn, and their state between two chunks.
 
@@ -68,21 +86,8 @@ class ControlTrainer:
         # A run that goes on has seen enough if it has seen both vary.
         self._watch = None if session.state.constant == [] else RunWatch(setup.reward)
         self._open = contextlib.ExitStack()
-        make = setup.make_for_training
-        # Frames are made as small as the reward model reads them where they are rendered, before they are kept.
-        shrink = run_shrinker(reward_config(recipe.reward), setup.reward_model)
-        envs = FrameVectorEnv(
-            make,
-            recipe.envs,
-            episode_seeds(recipe.seed),
-            make.render,
-            recipe.workers,
-            shrink,
-            recipe.step_timeout,
-            needs_reward=recipe.reward.reads_own_reward,
-            resets=setup.reward_model.sees_past,
-        )
-        self._env = CollectingVecEnv(envs, recipe.learner.chunk, make.render, every, chunks_of_frames)
+        render = setup.make_for_training.render
+        self._env = CollectingVecEnv(training_envs(setup), recipe.learner.chunk, render, every, chunks_of_frames)
         self._open.callback(self._env.close)
         self._evaluator: EvaluationProcess | None = None
         if wants_process(recipe, setup.reward):
