@@ -46,8 +46,8 @@ MOST_SUCCESS = 0.1
 RECIPE = "cartpole-judge"
 TESTS = ("evaluation.test_episodes=20", "evaluation.episodes=4")
 """The judge is asked about evaluations, too: about fifty pictures of each episode."""
-LONGER = ("steps=12000", "evaluation.every=3000")
-"""As many steps as the recipe `cartpole` has."""
+LONGER = ("steps=12000", "evaluation.every=1500")
+"""As many steps as the recipe `cartpole` has, and nearly as often a choice: its last policy is often not the best."""
 DIGITS = "[user]\n{pictures}\n{goal}?\n\n[choices]\n1\n0\n"
 """Yes and no for a model whose words are digits and pieces: True and False are several tokens of it."""
 OTHER_GOALS = {"cartpole": "pole hanging down below the cart", "numberline": "the current number is not the target"}
