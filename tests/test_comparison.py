@@ -68,6 +68,22 @@ def test_runs_that_differ_in_their_seeds_are_one_combination(runs: Sequence[Path
     assert any("different rewards" in line for line in found.warnings)
 
 
+def test_success_without_mistakes_is_compared_where_it_is_less(runs: Sequence[Path]) -> None:
+    def set_clean(shares: Sequence[float]) -> None:
+        for run, share in zip(runs, shares, strict=True):
+            folder = RunFolder(run)
+            folder.write_json("result.json", (folder.read_json("result.json") or {}) | {"clean": share})
+
+    set_clean([0.5, 0.7, 0.9, 1.0])
+    assert list(compare(runs).measures) == ["success_rate", "return", "reward"]
+    set_clean([0.25, 0.35, 0.9, 1.0])
+    found = compare(runs)
+    assert list(found.measures) == ["success_rate", "clean", "return", "reward"]
+    clean = found.combinations[0].estimate("clean")
+    assert clean is not None and (clean.mean, clean.low, clean.high) == (0.3, *wilson(12, 40))
+    assert "30 %" in text_table(found)
+
+
 def test_a_single_seed_keeps_its_own_interval(runs: Sequence[Path]) -> None:
     found = compare([runs[0], runs[2]])
     returned = found.combinations[0].estimate("return")
@@ -116,7 +132,7 @@ def test_runs_of_both_roles_share_what_they_have(tmp_path: Path, runs: Sequence[
     assert "role" in found.differing and found.differing["reward.alpha"][1] == "–"
     page = write_comparison(tmp_path / "page.html", found, "Both").read_text("utf-8")
     assert "different episodes" in page and "True replies" not in page
-    assert list(compare([agent]).measures)[:2] == ["success_rate", "truthful_replies"]
+    assert list(compare([agent]).measures)[:3] == ["success_rate", "clean", "truthful_replies"]
 
 
 def test_runs_that_have_not_ended(tmp_path: Path, runs: Sequence[Path]) -> None:

@@ -27,6 +27,7 @@ from sightline.rewards.base import Clip, RewardModel, windows
 from sightline.rewards.config import RewardSetup
 from sightline.rewards.ground_truth import GroundTruthReward
 from sightline.rewards.zero_shot import ZeroShotReward
+from sightline_tasks.games.number_line import NumberLine
 from small_envs import Clock
 
 CLOCK = EnvMaker("small_envs:Clock", frame_size=(8, 8))
@@ -411,6 +412,24 @@ def test_measures() -> None:
         played = play_panel(zeros, maker, mistyped, make_panel("test", "cartpole", 3), None)
         assert played is not None
         assert played.summary()["measures"] == {}, "what no info states is unknown"
+
+
+def test_success_without_a_mistake() -> None:
+    make = EnvMaker("sightline/NumberLine-v0", render=False)
+    panel = make_panel("test", "numberline", 20)
+    # All the way up and then down: every target is reached, without a mistake where it lies above the start.
+    moves = iter([1] * 5 + [0] * 5)
+    played = play_panel(lambda states: np.full(len(states), next(moves)), make, find_task("numberline"), panel, None)
+    assert played is not None
+    above = 0
+    game = NumberLine()
+    for seed in panel.seeds:
+        game.reset(seed=seed)
+        above += game.target > game.current
+    assert 0 < above < 20
+    numbers = played.summary()
+    assert (numbers["success_rate"], numbers["clean"], numbers["measures"]) == (1.0, above / 20, {})
+    assert f"without mistakes {100 * above / 20:.0f} %" in describe(numbers)
 
 
 def test_giving_up() -> None:

@@ -52,7 +52,8 @@ class Step:
         frame: uint8[H, W, 3] of this state; None if it was not drawn, or was written into an array.
         reward: the environment's own; None if it is no finite number, and need not be one.
         terminated, truncated: whether the episode ended, and by which.
-        flags: infos that are truth values.
+        flags: infos that are truth values; and `clean`, a success without a mistake, where the environment counts
+            mistakes.
     """
 
     state: Any
@@ -135,6 +136,8 @@ class CheckedEnv:
         if not isinstance(info, Mapping):
             info = {}
         flags = _flags(with_success(info, self._name))
+        if "success" in flags and "mistakes" in flags:
+            flags["clean"] = flags["success"] and not flags["mistakes"]
         frame = self.frame() if draws else None
         reward = self._checked_reward(own_reward)
         return Step(state, frame, reward, terminated, truncated, flags)

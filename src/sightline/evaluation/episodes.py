@@ -30,6 +30,8 @@ SCORED_AT_ONCE = 512
 """Steps that are scored at once, or fewer where their frames take more memory than `SCORED_BYTES`."""
 SCORED_BYTES = 64_000_000
 RESET_FRAMES = "reset_frames"
+CLEAN = "clean"
+"""Measure of environments that count mistakes: a success without any."""
 
 
 def task_panel(task: Task, make: EnvMaker, name: str, episodes: int, seed: int = 0) -> EvalSeeds:
@@ -78,15 +80,19 @@ class Episodes:
         return self.by_rule.get(self.rule)
 
     def summary(self) -> dict[str, Any]:
-        """Summary as plain numbers with 95 % intervals. `success_rate` is None where success is unknown."""
-        return {
+        """Summary as plain numbers with 95 % intervals. `success_rate` is None where success is unknown; `clean`, the
+        share of episodes that succeeded without a mistake, is there where the environment counts mistakes."""
+        shares = {name: float(values.mean()) for name, values in self.measures.items()}
+        numbers = {
             **summarise_episodes(self.returns, self.lengths, self.by_rule, self.rule),
             "episodes": len(self.returns),
             "errors": 0,
             "panel": str(self.panel),
             "reward": None if self.rewards is None else float(self.rewards.mean()),
-            "measures": {name: float(values.mean()) for name, values in self.measures.items()},
         }
+        if CLEAN in shares:
+            numbers[CLEAN] = shares.pop(CLEAN)
+        return numbers | {"measures": shares}
 
 
 def play_panel(
@@ -159,7 +165,7 @@ def play_panel(
             if scorer is not None:
                 scored = is_due | (playing & step.ended)
                 scorer.add(step, scored, index[scored])
-            _count_step(stats, step, playing, index[playing], task.measures)
+            _count_step(stats, step, playing, index[playing], (*task.measures, CLEAN))
             index[step.ended] += columns
             played[step.ended] = 0
             states = step.states

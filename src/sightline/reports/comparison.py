@@ -27,8 +27,15 @@ from sightline.runs.folder import RunFolder, check_plain
 
 SWEEP = "sweep.json"
 """Name of the file that makes a folder a sweep."""
-MEASURES = {"success_rate": "Success rate", "truthful_replies": "True replies", "return": "Return", "reward": "Reward"}
+MEASURES = {
+    "success_rate": "Success rate",
+    "clean": "Without mistakes",
+    "truthful_replies": "True replies",
+    "return": "Return",
+    "reward": "Reward",
+}
 """Measures of results that are compared: name -> title."""
+_SHARES_OF_EPISODES = ("success_rate", "clean")
 _SAME = ("seed", "description")
 """Keys in which the runs of a combination may differ."""
 MAX_LABEL = 80
@@ -85,8 +92,9 @@ class Combination:
     def estimate(self, measure: str) -> Estimate | None:
         """A measure over the runs that have ended; None if none of them has it.
 
-        The interval of success is Wilson's for the episodes of all seeds together, that of other measures is a
-        bootstrap over the seeds; with one seed that of the return is the run's own; others have none.
+        The interval of success, with or without mistakes, is Wilson's for the episodes of all seeds together, that of
+        other measures is a bootstrap over the seeds; with one seed that of the return is the run's own; others have
+        none.
         """
         results = [run.result for run in self.runs if plots.is_number(run.result.get(measure))]
         if not results:
@@ -99,7 +107,7 @@ class Combination:
         # Files may have been changed by hand; what are no counts and no rates is averaged over the seeds.
         are_counts = all(isinstance(count, int) and count > 0 for count in episodes)
         are_rates = values.min() >= 0 and values.max() <= 1
-        if measure == "success_rate" and are_counts and are_rates:
+        if measure in _SHARES_OF_EPISODES and are_counts and are_rates:
             successes = 0
             trials = 0
             for rate, count in zip(values.tolist(), episodes, strict=True):
@@ -262,7 +270,8 @@ def _unique(labels: Sequence[str]) -> list[str]:
 
 
 def _shared_measures(combinations: Sequence[Combination]) -> list[str]:
-    """Measures that all combinations have; those without any result do not count."""
+    """Measures that all combinations have; those without any result do not count. Success without mistakes is left out
+    where all success is without any."""
     by_combination = []
     for combination in combinations:
         names = {name for name in MEASURES if combination.estimate(name) is not None}
@@ -271,6 +280,9 @@ def _shared_measures(combinations: Sequence[Combination]) -> list[str]:
     if not by_combination:
         return []
     shared = set.intersection(*by_combination)
+    results = [run.result for combination in combinations for run in combination.runs if run.result]
+    if all(result.get("clean") == result.get("success_rate") for result in results):
+        shared.discard("clean")
     return [name for name in MEASURES if name in shared]
 
 
@@ -361,7 +373,7 @@ def _cell(combination: Combination, measure: str) -> ResultCell:
     if estimate is None:
         return ResultCell()
     show: Callable[[float | None], str] = decimal
-    if measure in ("success_rate", "truthful_replies"):
+    if measure in (*_SHARES_OF_EPISODES, "truthful_replies"):
         show = percent
     interval = ""
     if estimate.low is not None and estimate.high is not None:
