@@ -22,6 +22,7 @@ from PIL import Image
 from conftest import SIZES, TINY, Finished, write_open_clip_encoder
 from fault_server import FaultServer, status
 from sightline.config.bundled import bundled_recipes
+from sightline.errors import BadInput
 from sightline.evaluation.video import write_scored_video
 from sightline.images import Picture
 from sightline.runs.files import read_document
@@ -454,6 +455,48 @@ def test_evaluate_a_game_with_a_model_that_is_loaded(sightline: Sightline) -> No
     longer = parsed(sightline("evaluate", "numberline", "env_options.max_position=9", *options))
     assert longer["random"] != numbers["random"]
     assert not list(Path.cwd().iterdir())
+
+
+def test_one_table_of_several_games(sightline: Sightline) -> None:
+    """Each row is what the game's own command says; what cannot be played says why."""
+    short = ("episode_steps=2", "--model", "bundled", "--episodes", "2")
+    done = sightline("evaluate", "--games", "numberline,household-thor,ezpoints", *short, "--json")
+    table = parsed(done)
+    assert list(table) == ["numberline", "household-thor", "ezpoints"]
+    assert table["ezpoints"] == parsed(sightline("evaluate", "ezpoints", *short, "--json"))
+    assert list(table["household-thor"]) == ["not_played"] and "config" in table["household-thor"]["not_played"]
+    assert "numberline: success" in done.err and "household-thor: not played: " in done.err
+    told = sightline("evaluate", "--games", "numberline,household-thor", *short).out.splitlines()
+    assert told[0].startswith("game ") and "won, % [95 %]  without mistakes  true replies" in told[0]
+    assert told[1].startswith("numberline") and told[2].startswith("household-thor was not played: ")
+
+
+def test_all_games_are_those_that_are_installed(sightline: Sightline, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def refused(name: str, *arguments: Any) -> Any:
+        asked.append(name)
+        raise BadInput(f"'{name}' is not played here")
+
+    monkeypatch.setattr("sightline.roles.evaluate_model", refused)
+    done = sightline("evaluate", "--games", "all", "--model", "bundled")
+    assert done.code == 2 and "'babyai' is not played here" in done.err, "nothing was played: as the first says"
+    assert set(asked) >= {"numberline", "ezpoints", "points24", "blackjack", "frozenlake", "sokoban", "household"}
+    assert "cartpole" not in asked and asked == sorted(asked)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--games", "all"), "--model NAME"),
+        (("numberline", "--games", "all", "--model", "bundled"), "leave out 'numberline'"),
+        (("--games", " , ", "--model", "bundled"), "--games is empty"),
+        (("--games", "all", "--model", "bundled", "--people", "."), "--people"),
+        ((), "say which run"),
+    ],
+)
+def test_games_that_cannot_be_meant(sightline: Sightline, arguments: tuple[str, ...], complaint: str) -> None:
+    check_one_line(sightline("evaluate", *arguments), 2, complaint)
 
 
 def reads_the_number_line(asked: Any) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sightline import registry
 from sightline.config.blocks import checked_block
 from sightline.config.loading import for_control, leaves, load_game, load_recipe
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.envs.naming import UnknownEnvironment
 from sightline.envs.tasks import find_task
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
+from sightline.evaluation.episode_stats import describe as describe_episodes
 from sightline.models.chat.config import ChatModelConfig
 from sightline.runs.folder import (
     RunFolder,
@@ -27,6 +29,9 @@ from sightline.runs.folder import (
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
 from sightline.runs.stopping import GivenUp, Stopped
+
+if TYPE_CHECKING:
+    from sightline.models.vlm.model import VLM
 
 
 def complete(recipe: Recipe) -> Recipe:
@@ -293,9 +298,14 @@ def evaluate_model(
     episodes: int,
     seed: int,
     insecure_http: bool = False,
+    loaded: dict[str, VLM] | None = None,
 ) -> tuple[AgentRecipe, dict[str, Any]]:
     """Play a game's panel with any model: one that is loaded here, or one that is hosted by a provider or at an
-    address."""
+    address.
+
+    Args:
+        loaded: see `sightline.agents.run_evaluation.evaluate_model`.
+    """
     from sightline.agents.resolving import with_form_of_model
     from sightline.agents.run_evaluation import evaluate_chat
     from sightline.agents.run_evaluation import evaluate_model as evaluate_loaded
@@ -307,9 +317,63 @@ def evaluate_model(
     if url is None:  # hosted models have no card on this machine
         agent = with_form_of_model(agent)
     if provider is None and url is None:
-        return agent, evaluate_loaded(agent, episodes, seed)
+        return agent, evaluate_loaded(agent, episodes, seed, loaded)
     config = chat_config(model, provider, url, agent.replies.max_tokens, insecure_http)
     return agent, evaluate_chat(agent, config, episodes, seed, _print_warning)
+
+
+def evaluate_games(
+    games: str,
+    overrides: Sequence[str],
+    model: str | None,
+    provider: str | None,
+    url: str | None,
+    episodes: int,
+    seed: int,
+    insecure_http: bool,
+    say: Callable[[str], None],
+) -> dict[str, dict[str, Any]]:
+    """Play the panels of several games with one model, as `evaluate_model` plays each.
+
+    Args:
+        games: their names or recipes with commas between them; `all`: those of all games that are installed.
+        say: receives a line when a game is done.
+
+    Returns:
+        Game -> its numbers; or `not_played`, why there are none, such as a simulator that is not here.
+
+    Raises:
+        BadInput, RunFailed: none of them could be played; as the first says.
+    """
+    names = [name.strip() for name in games.split(",") if name.strip()]
+    if names == ["all"]:
+        names = list(filter(_is_game, sorted(registry.names("env"))))
+    if not names:
+        raise BadInput("--games is empty; name some with commas between them, or say all")
+    numbers: dict[str, dict[str, Any]] = {}
+    failures: list[BadInput | RunFailed] = []
+    loaded: dict[str, VLM] = {}
+    for name in names:
+        try:
+            _, numbers[name] = evaluate_model(
+                name, overrides, model, provider, url, episodes, seed, insecure_http, loaded
+            )
+            say(f"{name}: {describe_episodes(numbers[name])}")
+        except (BadInput, RunFailed) as error:
+            failures.append(error)
+            numbers[name] = {"not_played": str(error)}
+            say(f"{name}: not played: {error}")
+    if len(failures) == len(names):
+        raise failures[0]
+    return numbers
+
+
+def _is_game(name: str) -> bool:
+    """Whether a task is a game; a task whose package cannot be imported may be one, and says so when it is played."""
+    try:
+        return find_task(name).is_game
+    except BadInput:
+        return True
 
 
 def _print_warning(line: str) -> None:

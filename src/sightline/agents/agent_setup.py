@@ -254,9 +254,7 @@ def load_model(recipe: AgentRecipe) -> VLM:
     from sightline.models.vlm.model import load_vlm
 
     policy = recipe.policy
-    # Before gigabytes of weights are fetched.
-    if not reads_pictures(policy.model) and _first_pictures(recipe):
-        raise BadInput(f"'{policy.model}' {READS_NO_PICTURES}")
+    check_senses(recipe)  # before gigabytes of weights are fetched
     return load_vlm(
         policy.model,
         lora=policy.lora,
@@ -268,6 +266,17 @@ def load_model(recipe: AgentRecipe) -> VLM:
         device=recipe.device,
         seed=recipe.seed,
     )
+
+
+def check_senses(recipe: AgentRecipe) -> None:
+    """Refuse a game that shows pictures to a model that reads none.
+
+    Raises:
+        BadInput: as said.
+    """
+    model = recipe.policy.model
+    if not reads_pictures(model) and _first_pictures(recipe):
+        raise BadInput(f"'{model}' {READS_NO_PICTURES}")
 
 
 def _check_trainable(recipe: AgentRecipe) -> None:

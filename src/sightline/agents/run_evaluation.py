@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sightline.agents.agent_setup import AgentSetup, build_reward, evaluation_worker, load_model
+from sightline.agents.agent_setup import AgentSetup, build_reward, check_senses, evaluation_worker, load_model
 from sightline.agents.evaluation import evaluate_policy
 from sightline.agents.prompting import reply_schema
 from sightline.agents.resolving import played_game
@@ -64,9 +64,15 @@ def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
     return setup.vlm
 
 
-def evaluate_model(recipe: AgentRecipe, episodes: int, seed: int) -> dict[str, Any]:
-    """Evaluate the model that a recipe names, before any training."""
-    return _evaluate(_setup(recipe), episodes, seed)
+def evaluate_model(
+    recipe: AgentRecipe, episodes: int, seed: int, loaded: dict[str, VLM] | None = None
+) -> dict[str, Any]:
+    """Evaluate the model that a recipe names, before any training.
+
+    Args:
+        loaded: models that other recipes have loaded, by how that was done; gets this one. None keeps none.
+    """
+    return _evaluate(_setup(recipe, loaded), episodes, seed)
 
 
 def evaluate_chat(
@@ -104,14 +110,21 @@ def evaluate_chat(
     return numbers
 
 
-def _setup(recipe: AgentRecipe) -> AgentSetup:
+def _setup(recipe: AgentRecipe, loaded: dict[str, VLM] | None = None) -> AgentSetup:
     """Build a policy that is only evaluated, in one process."""
     import torch
 
     from sightline.agents.engines.engine import SingleProcess
 
     torch.set_num_threads(recipe.threads)
-    vlm = load_model(recipe)
+    how = f"{recipe.policy.model_dump_json()} {recipe.device}"
+    vlm = (loaded or {}).get(how)
+    if vlm is None:
+        vlm = load_model(recipe)
+    else:
+        check_senses(recipe)
+    if loaded is not None:
+        loaded[how] = vlm
     reward = build_reward(recipe, asks=False)
     return AgentSetup(recipe, vlm, SingleProcess(), reward=reward)
 

@@ -249,7 +249,9 @@ def convert(
 
 @app.command()
 def evaluate(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder; or a game or its recipe, with --model.")],
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run folder; or a game or its recipe, with --model.")
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -261,6 +263,10 @@ def evaluate(
         str | None, typer.Option(help="Who hosts it, such as openai (or alike), gemini or anthropic.")
     ] = None,
     url: Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")] = None,
+    games: Annotated[
+        str | None,
+        typer.Option(help="A table of several games in place of RUN: all, or names such as numberline,ezpoints."),
+    ] = None,
     insecure_http: Annotated[
         bool, typer.Option("--insecure-http", help="Ask a server on another machine by plain http.")
     ] = False,
@@ -276,7 +282,7 @@ def evaluate(
     """Play a panel of episodes with a run's chosen checkpoint, or a game's with any model.
 
     An agent also with blank and shuffled pictures (without words, and with words of other states, where it is shown no
-    pictures), beside random and best play.
+    pictures), beside random and best play. --games all: one table of all games before RL, for any model.
     """
     from sightline import roles
     from sightline.config.basics import MAX_EPISODES, MAX_SEED
@@ -286,9 +292,25 @@ def evaluate(
         raise BadInput(f"--seed {seed} is too large; at most {MAX_SEED}")
     if episodes > MAX_EPISODES:
         raise BadInput(f"--episodes {episodes} is too large; at most {MAX_EPISODES}")
+    if games is not None and people is not None:
+        raise BadInput("--people have judged one run's data set; leave out --games, or --people")
     opinions = read_people(people) if people is not None else None
     if model is not None and not model.strip():
         raise BadInput("--model is empty; name a model, or leave it out for that of a run")
+    if games is not None:
+        # All that is named is a key: the games are in the option.
+        keys = [*([] if run is None else [run]), *(overrides or [])]
+        _check_games(keys, model, provider)
+        table = roles.evaluate_games(
+            games, keys, model, provider, url, episodes, seed, insecure_http, lambda line: typer.echo(line, err=True)
+        )
+        if as_json:
+            print_json(table)
+        else:
+            _print_games(table)
+        return
+    if run is None:
+        raise BadInput("say which run: its folder, a game with --model NAME, or --games all with --model NAME")
     # A run has a model of its own; anything else is a recipe, whose game is played with the model that --model names.
     folder = RunFolder(Path(run))
     if model is None and folder.recipe_file.is_file():
@@ -329,6 +351,40 @@ def evaluate(
         typer.echo(line)
     if numbers.get("missing"):
         typer.echo(f"  missing     {numbers['missing']} replies never came and count as empty")
+
+
+def _check_games(keys: Sequence[str], model: str | None, provider: str | None) -> None:
+    """Refuse --games beside a run or a recipe, or without a model."""
+    names = [key for key in keys if "=" not in key]
+    if names:
+        raise BadInput(f"--games says what is played; leave out '{names[0]}'")
+    if model is None and provider is None:
+        raise BadInput("--games are played with any model; say which, --model NAME")
+
+
+def _print_games(games: Mapping[str, Mapping[str, Any]]) -> None:
+    """A table of several games, a row each: shares of episodes in percent."""
+    from sightline.reports.pages import block
+
+    def percent(numbers: Mapping[str, Any], name: str) -> str:
+        share = numbers.get(name)
+        return "-" if share is None else f"{100 * share:.0f}"
+
+    heads = ("game", "won, % [95 %]", "without mistakes", "true replies", "unreadable", "blank", "shuffled")
+    rows: list[tuple[str, ...]] = [(*heads, "random play", "best play")]
+    for name, numbers in games.items():
+        if "not_played" in numbers:
+            continue
+        won = percent(numbers, "success_rate")
+        if won != "-":
+            won += f" [{percent(numbers, 'ci_low')}, {percent(numbers, 'ci_high')}]"
+        shares = [percent(numbers, share) for share in ("clean", "truthful_replies", "unparsable")]
+        controls = [percent(block(numbers, look), "success_rate") for look in ("blank", "shuffled", "random", "oracle")]
+        rows.append((name, won, *shares, *controls))
+    print_rows(rows, heads, as_json=False)
+    for name, numbers in games.items():
+        if "not_played" in numbers:
+            typer.echo(f"{name} was not played: {numbers['not_played']}")
 
 
 def _control_label(name: str, numbers: Mapping[str, Any]) -> str:
