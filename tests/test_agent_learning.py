@@ -4,7 +4,8 @@ learns (deselect that with `-m "not learning"`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from sightline.agents.resolving import best_play, resolve
 from sightline.agents.rollouts import EpisodeTask
 from sightline.agents.sequences import build_sequences, count_turns
 from sightline.agents.types import Advantages, Trajectory
-from sightline.agents.warm_start import warm_start
+from sightline.agents.warm_start import schedule_of, warm_start
 from sightline.config.agents import Replies, WarmStart
 from sightline.config.loading import for_agent, load_recipe
 from sightline.envs.games.making import GameMaker
@@ -324,6 +325,57 @@ def test_a_warm_start_teaches_a_scrambled_model_to_reply(
         return
     assert [samples for samples, _ in told] == [400, 800]
     assert last["warm_start/loss"] is not None and last["warm_start/loss"] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("constant", [0.5, 1, 1, 1, 1]),
+        ("linear", [0.5, 1, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1, 0.5 + math.sqrt(0.5) / 2, 0.5, 0.5 - math.sqrt(0.5) / 2]),
+    ],
+)
+def test_schedules_of_a_warm_start(schedule: Any, rates: list[float]) -> None:
+    """After one update of rise, of five."""
+    assert learning_rates(WarmStart(schedule=schedule, warm_up=0.2, learning_rate=2.0), 5) == pytest.approx(
+        [2 * rate for rate in rates]
+    )
+
+
+@pytest.mark.parametrize(("warm_up", "updates"), [(0.05, 20), (0.05, 40), (0.2, 5), (0, 4), (0.9, 4), (0.05, 1)])
+def test_the_one_cycle_schedule_reaches_its_peak(warm_up: float, updates: int) -> None:
+    rates = learning_rates(WarmStart(warm_up=warm_up, learning_rate=2.0), updates)
+    assert len(rates) == updates and all(math.isfinite(rate) and rate > 0 for rate in rates)
+    assert max(rates) <= 2 + 1e-9 and (updates == 1 or max(rates) > 1.5)
+
+
+def learning_rates(settings: WarmStart, updates: int) -> list[float]:
+    optimiser = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], settings.learning_rate)
+    schedule = schedule_of(optimiser, settings, updates)
+    rates = []
+    for _ in range(updates):
+        rates.append(float(optimiser.param_groups[0]["lr"]))
+        optimiser.step()
+        schedule.step()
+    return rates
+
+
+@pytest.mark.parametrize(("samples", "checked"), [(16, 32), (288, 72), (2000, 128)])
+def test_a_short_warm_start_is_measured_on_fewer_replies(
+    samples: int, checked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def counted(setup: AgentSetup, demos: Sequence[Demo]) -> float:
+        counts.append(len(demos))
+        return 1.0
+
+    monkeypatch.setattr("sightline.agents.warm_start._perception_accuracy", counted)
+    monkeypatch.setattr("sightline.agents.warm_start.OptimiserSteps.step", lambda *arguments: (0.0, 0.0))
+    setup = setup_of("replies.max_tokens=24")
+    setup.engine.prepare(setup.vlm)
+    warm_start(setup, WarmStart(samples=samples, batch=samples), lambda samples, numbers: None)
+    assert counts == [checked]
 
 
 def test_demonstrations_are_of_the_game_that_the_warm_start_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,6 +262,21 @@ def test_demonstrations_in_the_form_of_llava_are_read(tmp_path: Path) -> None:
     assert words[2].pictures == ()
 
 
+def test_pictures_of_conversations_may_be_in_another_folder(tmp_path: Path) -> None:
+    table = conversations(tmp_path / "a")
+    (tmp_path / "a" / "images").rename(tmp_path / "images")
+    with pytest.raises(BadInput, match=r"say where by warm_start\.image_folder=DIR"):
+        list(read_demos(table))
+    demos = list(read_demos(table, str(tmp_path)))
+    assert [int(demo.pictures[0].pixels.max()) for demo in demos[:2]] == [0, 90]
+    with pytest.raises(BadInput, match=r"there is no picture 'images/0\.png' below"):
+        list(read_demos(table, str(tmp_path / "elsewhere")))
+    with pytest.raises(BadInput, match="holds its own; leave it out"):
+        list(read_demos(tmp_path / "demos", str(tmp_path)))
+    with pytest.raises(BadInput, match=r"image_folder: warm_start\.demos is the file"):
+        load_recipe("numberline", ["warm_start.image_folder=here"])
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

@@ -77,7 +77,7 @@ class Alarms:
             problems["truthful"] = None
             if accuracy < best - limits.perception_drop:
                 problems["truthful"] = (
-                    f"only {accuracy:.0%} of what replies state of the pictures is true, after {best:.0%} at best; "
+                    f"only {accuracy:.0%} of the facts that replies state are true, after {best:.0%} at best; "
                     "raise update.kl_thoughts or lower update.thought_weight"
                 )
         # Over all tokens if the learner has scored them; else by the tokens that were sampled.

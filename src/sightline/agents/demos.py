@@ -207,18 +207,28 @@ def _check_only_ours(folder: Path) -> None:
                 raise BadInput(f"'{folder}' holds other things ('{name}'); say a folder that is new or empty")
 
 
-def read_demos(folder: Path) -> Iterator[Demo]:
+def read_demos(path: str | Path, image_folder: str | None = None) -> Iterator[Demo]:
     """Read demonstrations one by one. Equal pictures are held once.
 
     Args:
-        folder: as `write_demos` writes it, or a JSON file in LLaVA's form.
+        path: a folder as `write_demos` writes it, or a JSON file in LLaVA's form.
+        image_folder: where the pictures of a JSON file are; None: beside it, or below `images`.
 
     Raises:
         BadInput: there are none, a line is none, or a picture is missing or another.
     """
+    folder = Path(path)
     if folder.suffix == ".json":
-        yield from _read_conversations(folder)
+        places = [folder.parent, folder.parent / "images"]
+        if image_folder is not None:
+            places = [Path(image_folder)]
+        yield from _read_conversations(folder, places)
         return
+    if image_folder is not None:
+        raise BadInput(
+            f"warm_start.image_folder={image_folder} is for pictures of a JSON file, and '{folder}' holds its own; "
+            "leave it out"
+        )
     file = folder / LINES
     if not file.is_file():
         raise BadInput(f"'{folder}' holds no demonstrations ({LINES}); 'sightline demos' writes some")
@@ -229,13 +239,13 @@ def read_demos(folder: Path) -> Iterator[Demo]:
             yield _read_line(line, f"'{file}' line {number}", files, pictures)
 
 
-def _read_conversations(file: Path) -> Iterator[Demo]:
+def _read_conversations(file: Path, places: Sequence[Path]) -> Iterator[Demo]:
     """Read demonstrations in the form of LLaVA (Liu et al., NeurIPS 2023), which RL4VLM uses, too.
 
         [{"image": "cards/0.png", "conversations": [{"from": "human", "value": "<image>\\nYou play …"},
                                                     {"from": "gpt", "value": "{\\"action\\": …}"}]}, …]
 
-    An image is a file below the JSON file's folder, or below its `images`; `image` may be a list, or missing.
+    An image is a file below one of the folders; `image` may be a list, or missing.
     """
     try:
         document = json.loads(decoded(file.read_bytes()))
@@ -259,7 +269,7 @@ def _read_conversations(file: Path) -> Iterator[Demo]:
         names = [str(image) for image in images]
         for name in names:
             if name not in pictures:
-                pictures[name] = Picture(read_image(_image_file(file, name, place)))
+                pictures[name] = Picture(read_image(_image_file(name, places, place)))
         text = messages[0]["value"].replace("<image>", "").strip()
         reply = messages[1]["value"]
         yield Demo(text, tuple(pictures[name] for name in names), reply, 0, number, {})
@@ -269,13 +279,14 @@ def _is_message(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("value"), str)
 
 
-def _image_file(file: Path, image: str, place: str) -> Path:
-    """An image's file, below the folder of the JSON file or below its `images`."""
-    for name in (image, f"images/{image}"):
-        path = file_within(file.parent, name)
+def _image_file(image: str, places: Sequence[Path], entry: str) -> Path:
+    """An image's file, below the first folder that has it."""
+    for folder in places:
+        path = file_within(folder, image)
         if path is not None:
             return path
-    raise BadInput(f"{place}: there is no picture '{image}' beside the file, or below 'images'")
+    folders = " or ".join(f"'{folder}'" for folder in places)
+    raise BadInput(f"{entry}: there is no picture '{image}' below {folders}; say where by warm_start.image_folder=DIR")
 
 
 def _read_line(line: bytes, place: str, files: PictureFiles, pictures: dict[str, Picture]) -> Demo:

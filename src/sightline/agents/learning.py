@@ -10,7 +10,6 @@ Which tokens are in the loss (the loss mask): `sequences`. What happens when mem
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
@@ -22,7 +21,7 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.engines.engine import Engine, padded_microbatches
 from sightline.agents.losses import NonFiniteLoss, Sums, policy_loss, sampler_mismatch
 from sightline.agents.metrics import MetricValues, merge_sums, update_metrics
-from sightline.agents.optimiser_steps import OptimiserSteps
+from sightline.agents.optimiser_steps import OptimiserSteps, decay
 from sightline.agents.sequences import (
     TrainingSequence,
     build_sequences,
@@ -195,7 +194,7 @@ class PolicyLearner:
         if self._settings.needs_reference:
             with self._engine.full_params():
                 self._optimiser_steps.score(lambda micro_batch: self._score_with_reference(own, micro_batch))
-        learning_rate = self._scheduled_learning_rate(progress)
+        learning_rate = self._settings.learning_rate * decay(self._settings.schedule, progress)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         sums: list[Sums] = []
@@ -218,16 +217,6 @@ class PolicyLearner:
             "update/learning_rate": learning_rate,
             "update/turns": float(sum(turns)),
         }
-
-    def _scheduled_learning_rate(self, progress: float) -> float:
-        """Learning rate after that share of the run, which may be over by a few turns."""
-        progress = min(max(progress, 0.0), 1.0)
-        factor = 1.0
-        if self._settings.schedule == "linear":
-            factor = 1.0 - progress
-        elif self._settings.schedule == "cosine":
-            factor = 0.5 * (1.0 + math.cos(math.pi * progress))
-        return self._settings.learning_rate * factor
 
     def _sequences(
         self, trajectories: Sequence[Trajectory], advantages: Sequence[Advantages | None]

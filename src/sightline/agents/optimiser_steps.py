@@ -24,6 +24,21 @@ OUT_OF_MEMORY = "out of memory"
 Result = TypeVar("Result")
 
 
+def decay(schedule: str, progress: float) -> float:
+    """Factor of the learning rate after a share of the work, from 1 to 0.
+
+    Args:
+        schedule: `constant`, `linear` or `cosine`; the last two end at zero.
+        progress: from 0 to 1; what is beyond counts as the nearest of them.
+    """
+    progress = min(max(progress, 0.0), 1.0)
+    if schedule == "linear":
+        return 1.0 - progress
+    if schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+    return 1.0
+
+
 class OptimiserSteps:
     """Optimiser steps of all processes, and scoring, in passes of as many turns as memory suffices for.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import tracemalloc
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from sightline.agents.demos import Demo, demonstrations, read_demos
@@ -122,7 +121,7 @@ def _check_demonstrations(recipe: AgentRecipe, settings: WarmStart) -> None:
     if settings.demos is None:
         demos = best_play(recipe, settings, 1)
     else:
-        demos = read_demos(Path(settings.demos))
+        demos = read_demos(settings.demos, settings.image_folder)
     next(demos, None)
 
 

@@ -265,14 +265,14 @@ class AgentTrainer:
             line = f"warm start: {samples} samples, loss {numbers['warm_start/loss']:.3f}"
             accuracy = numbers.get("warm_start/truthful")
             if accuracy is not None:
-                line += f", {accuracy:.0%} of what is said of the pictures is true"
+                line += f", {accuracy:.0%} of the facts that it states are true"
             self.session.progress.say(line)
 
         numbers = warm_start(setup, settings, report, self._give_up_if_overdue, self.session.progress.say)
         accuracy = numbers.get("warm_start/truthful")
         if settings.stop_at is not None and accuracy is not None and accuracy < settings.stop_at:
             self.session.warn(
-                f"after the warm start {accuracy:.0%} of what is said of the pictures is true, not "
+                f"after the warm start {accuracy:.0%} of the facts that it states are true, not "
                 f"{settings.stop_at:.0%}; raise warm_start.samples"
             )
         with self.session.single_checkpoint("warm") as folder, setup.engine.full_params():

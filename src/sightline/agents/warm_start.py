@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
 from sightline.agents.agent_setup import AgentSetup
 from sightline.agents.demos import Demo, read_demos
 from sightline.agents.engines.engine import padded_microbatches
-from sightline.agents.optimiser_steps import OptimiserSteps
+from sightline.agents.optimiser_steps import OptimiserSteps, decay
 from sightline.agents.parsing import read_reply
 from sightline.agents.resolving import best_play
 from sightline.agents.samplers.policy import PolicySampler
@@ -25,6 +26,8 @@ from sightline.models.vlm.types import ChatTurn, Sample, TokenSequence
 
 HELD_OUT = 128
 """Demonstrations that are not trained on, on which perception accuracy is measured."""
+LEAST_CHECKED = 32
+"""Of these, the number that is measured at least: a quarter of those that are trained on, where that is less."""
 CHECK_EVERY = 50
 """Updates between two measurements."""
 
@@ -61,9 +64,8 @@ def warm_start(
         parameters, settings.learning_rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay
     )
     updates = max(samples // settings.batch, 1)
-    rise = 0.06 if updates == 20 else 0.05  # the schedule divides by rise * updates - 1
-    # It also takes the first beta from 0.95 to 0.85 and back, its default.
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
+    schedule = schedule_of(optimiser, settings, updates)
+    checked = held_out[: _number_checked(samples)]
     numbers: dict[str, float | None] = {}
     steps = OptimiserSteps(
         engine,
@@ -88,12 +90,42 @@ def warm_start(
         loss, _ = steps.step(partial(_backward, setup, sequences, padding, tokens), f"warm start, update {update}")
         schedule.step()
         if update % CHECK_EVERY == 0 or update == updates:
-            accuracy = engine.gather(_perception_accuracy(setup, held_out))[0]
+            accuracy = engine.gather(_perception_accuracy(setup, checked))[0]
             numbers = {"warm_start/loss": sum(engine.gather(loss)), "warm_start/truthful": accuracy}
             report(update * settings.batch, numbers)
             if settings.stop_at is not None and accuracy is not None and accuracy >= settings.stop_at:
                 break
     return numbers
+
+
+def schedule_of(optimiser: torch.optim.Optimizer, settings: WarmStart, updates: int) -> LRScheduler:
+    """Learning rate schedule of a warm start.
+
+    Args:
+        settings: the schedule's name, the peak, and the share of updates in which the rate rises to it.
+        updates: of the whole warm start, at least 1.
+    """
+    rise = settings.warm_up
+    if settings.schedule == "one_cycle":
+        if math.isclose(rise * updates, 1):
+            rise *= 1.2  # the schedule divides by rise * updates - 1
+        # It also takes the first beta from 0.95 to 0.85 and back, its default.
+        return OneCycleLR(optimiser, settings.learning_rate, updates, pct_start=rise)
+
+    rising = int(rise * updates)
+    falling = max(updates - rising, 1)
+
+    def factor(update: int) -> float:
+        if update < rising:
+            return (update + 1) / (rising + 1)
+        return decay(settings.schedule, (update - rising) / falling)
+
+    return LambdaLR(optimiser, factor)
+
+
+def _number_checked(samples: int) -> int:
+    """Held-out replies that each measurement samples: fewer of a short warm start, which they would outlast."""
+    return min(max(samples // 4, LEAST_CHECKED), HELD_OUT)
 
 
 def _sequence(vlm: VLM, demo: Demo, reply: np.ndarray) -> TokenSequence:
@@ -134,7 +166,7 @@ def _demos(setup: AgentSetup, settings: WarmStart) -> tuple[list[Demo], Iterator
     if settings.demos is None:
         stream = best_play(recipe, settings, settings.samples + HELD_OUT)
         return list(islice(stream, HELD_OUT)), stream, settings.samples
-    demos = list(read_demos(Path(settings.demos)))
+    demos = list(read_demos(settings.demos, settings.image_folder))
     if len(demos) < 2 * HELD_OUT:
         raise BadInput(f"'{settings.demos}' holds {len(demos)} demonstrations; {2 * HELD_OUT} are the least")
     held_out = demos[:HELD_OUT]

@@ -225,6 +225,8 @@ class WarmStart(Strict):
     demos: str | None = None
     """A folder written by `sightline demos`, or a JSON file in LLaVA's form (`conversations`, and `image` in a folder
     beside it); default: they are made on the way by the game's own best play."""
+    image_folder: str | None = None
+    """Folder that the pictures of such a JSON file are in; default: its own, or `images` beside it."""
     samples: PositiveInt = 20_000
     """Turns to learn from."""
     epochs: PositiveInt | None = None
@@ -234,7 +236,12 @@ class WarmStart(Strict):
     level, or a demonstrator that plays otherwise."""
     batch: PositiveInt = 64
     learning_rate: PositiveFloat = 1e-3
-    """Peak of a one-cycle schedule."""
+    """The highest."""
+    schedule: Literal["one_cycle", "constant", "linear", "cosine"] = "one_cycle"
+    """Learning rate schedule over the updates, after the rise; `one_cycle` (Smith and Topin, arXiv 1708.07120) ends at
+    a 250 000th of the highest rate, `linear` and `cosine` at zero."""
+    warm_up: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of the updates in which the learning rate rises, with `one_cycle` from a 25th."""
     weight_decay: NonNegativeFloat = 0.01
     stop_at: Fraction | None = None
     """Stop as soon as the perception accuracy on held-out replies (share of facts stated correctly) reaches this;
@@ -253,6 +260,8 @@ class WarmStart(Strict):
     def _demonstrations_are_made_or_read(self) -> WarmStart:
         if self.epochs is not None and self.demos is None:
             raise ValueError("epochs are passes over warm_start.demos, of which there are none; say warm_start.samples")
+        if self.image_folder is not None and self.demos is None:
+            raise ValueError("image_folder: warm_start.demos is the file whose pictures are there, and there is none")
         if self.env_options and self.demos is not None:
             raise ValueError("env_options: warm_start.demos exist already, whatever they were made with; leave one out")
         return self

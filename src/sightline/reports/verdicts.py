@@ -98,7 +98,7 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     if looks is not None and looks.answer == "No" and result.get("control") == "words":
         yield "Choose a game, or options of it, in which no rule without reading wins as often."
     elif looks is not None and not looks.good and looks.answer == "No":
-        yield "Reward what needs eyes: raise update.kl_thoughts, so that what it says of the pictures stays true."
+        yield "Reward what needs eyes: raise update.kl_thoughts, so that the facts that it states stay true."
     if learned is not None and learned.good:
         first, second = [seed for seed in range(3) if seed != recipe.get("seed")][:2]
         yield f"Try other seeds (seed={first}, seed={second}): one run is an anecdote."
