@@ -56,6 +56,11 @@ def served(model: RewardModel, name: str = "brightness", port: int = 0, **settin
         yield server
 
 
+ANSWERING = threading.Lock()
+"""Held by the server of this process that answers, one at a time: reading the header of an array is not safe in two
+threads of Python 3.11 (`ast.literal_eval`)."""
+
+
 class TellingServer(ThreadingHTTPServer):
     """A server that answers as it is told.
 
@@ -73,7 +78,6 @@ class TellingServer(ThreadingHTTPServer):
     def __init__(self, answer: Callable[[dict[str, FormPart], int], Any], info: dict[str, Any] | None = None) -> None:
         self.answer = answer
         self.info = {"/info": INFO} if info is None else info
-        self.answering = threading.Lock()
         self.asked: list[tuple[str, dict[str, FormPart]]] = []
         self.headers: list[Any] = []
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -94,8 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = parts_of(body, self.headers["Content-Type"])
         number = len(self.server.asked)
         self.server.asked.append((self.path, parts))
-        # One at a time: reading the header of an array is not safe in two threads of Python 3.11 (`ast.literal_eval`).
-        with self.server.answering:
+        with ANSWERING:
             answer = self.server.answer(parts, number)
         if answer is None:
             self.close_connection = True

@@ -340,3 +340,108 @@ def test_missing_answers_are_kept_as_missing(tmp_path: Path) -> None:
     kept = KeptAnswers(tmp_path / FILE).find(b"x")
     assert kept is not None and kept.tobytes() == numbers.tobytes()
     assert not wire.parts_of(*form([]))
+
+
+# -- several servers ---------------------------------------------------------------------------------------------------
+
+
+def test_several_servers_share_the_frames_and_their_answers_are_in_order() -> None:
+    frames = frames_of(60)
+    with telling(right) as one, telling(right) as other, telling(right) as third:
+        reward = sl.HTTPReward([one.address, other.address, third.address], batch=2)
+        assert np.array_equal(reward(frames), Brightness()(frames))
+        costs = reward.costs()
+        asked = [len(server.asked) for server in (one, other, third)]
+    assert all(asked) and sum(asked) == 30 + 2, "each request once, and one by which the others are compared"
+    assert costs["requests"] == 30 + 2 + 3 and costs["frames"] == 60 and costs["failed_requests"] == 0
+
+
+def right(parts: dict[str, FormPart], number: int) -> Any:
+    return rewards_for(parts)
+
+
+FAULTS = {"it dies": None, "it has a fault": (500, b""), "another model": RIGHT | {"model": "another", "rewards": []}}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_what_a_lost_server_does_not_answer_the_others_are_asked(fault: str, after: int) -> None:
+    frames = frames_of(60)
+
+    def dying(parts: dict[str, FormPart], number: int) -> Any:
+        return rewards_for(parts) if number < after else FAULTS[fault]
+
+    with telling(dying) as lost, telling(right) as other:
+        reward = sl.HTTPReward([lost.address, other.address], batch=7, retries=1)
+        assert np.array_equal(reward(frames), Brightness()(frames))
+        assert reward.costs()["frames"] == 60 and reward.costs()["failed_requests"] >= 1
+        # The next clip is scored all the same, whatever has become of the lost one.
+        assert np.array_equal(reward(frames[::-1]), Brightness()(frames[::-1]))
+
+
+def test_a_server_that_is_back_is_asked_again() -> None:
+    frames = frames_of(100)
+    alive = [False]
+    with telling(lambda parts, number: rewards_for(parts) if alive[0] else None) as server, telling(right) as other:
+        reward = sl.HTTPReward([server.address, other.address], batch=5, retries=0)
+        reward(frames)
+        before = len(server.asked)
+        alive[0] = True
+        assert np.array_equal(reward(frames), Brightness()(frames)) and len(server.asked) > before
+
+
+def test_when_all_are_lost_it_is_one_line_and_what_was_answered_counts(tmp_path: Path) -> None:
+    frames = frames_of(60)
+    alive = [True]
+
+    def dying(parts: dict[str, FormPart], number: int) -> Any:
+        return rewards_for(parts) if alive[0] and number < 2 else (500, b"")
+
+    with telling(dying) as one, telling(dying) as other:
+        reward = sl.HTTPReward([one.address, other.address], batch=7, retries=1, folder=tmp_path)
+        with pytest.raises(Unavailable, match=r"^none of 2 reward servers gives rewards any more \(.*500") as raised:
+            reward(frames)
+        assert "\n" not in str(raised.value)
+        kept = int(reward.costs()["frames"]) // 7
+        assert kept >= 2
+    with telling(right) as third:
+        again = sl.HTTPReward(third.address, batch=7, folder=tmp_path)
+        assert np.array_equal(again(frames), Brightness()(frames)) and len(third.asked) == 9 - kept
+
+
+def test_a_server_that_is_silent_at_first_is_said_and_asked_later() -> None:
+    with telling(right) as gone:
+        silent = gone.address
+    with telling(right) as other:
+        reward = sl.HTTPReward([silent, other.address], batch=7, retries=0)
+        (line,) = reward.warnings
+        assert silent.removeprefix("http://") in line and "the other servers are asked" in line
+        assert np.array_equal(reward(frames_of(50)), Brightness()(frames_of(50)))
+    with pytest.raises(RunFailed, match="cannot be reached"):
+        sl.HTTPReward([silent, other.address], retries=0)
+
+
+def test_servers_that_are_not_alike_are_refused_or_said() -> None:
+    with telling(right) as one, telling(right, {"/info": INFO | {"model": "another"}}) as other:
+        with pytest.raises(BadInput, match="are not alike: 'a model' and 'another'"):
+            sl.HTTPReward([one.address, other.address])
+        other.info = {"/info": INFO | {"size": [9, 9]}}
+        with pytest.raises(BadInput, match="are not alike"):
+            sl.HTTPReward([one.address, other.address])
+        with pytest.raises(BadInput, match="named twice"):
+            sl.HTTPReward([one.address, one.address])
+        with pytest.raises(BadInput, match="url"):
+            sl.HTTPReward([])
+
+
+def test_servers_that_answer_the_same_frames_differently_are_said_once() -> None:
+    def rounded(parts: dict[str, FormPart], number: int) -> Any:
+        answer = rewards_for(parts)
+        return answer | {"rewards": [[value + 0.25 for value in row] for row in answer["rewards"]]}
+
+    with telling(right) as one, telling(rounded) as other:
+        reward = sl.HTTPReward([one.address, other.address], batch=5)
+        frames = np.concatenate([frames_of(100), frames_of(100, seed=1)])
+        with pytest.warns(UserWarning, match=r"answer the same frames differently, by up to 0\.25") as said:
+            reward(frames)
+    assert sum("answer the same frames" in str(warning.message) for warning in said) == 1

@@ -87,3 +87,25 @@ def test_a_server_that_dies_and_comes_back_changes_nothing(sightline: Sightline,
             assert numbers(run) == numbers(whole) and result_of(run) == result_of(whole)
             # What was answered before is not paid for again.
             assert len(server.asked) - before <= total - int(share * total) + client.AT_ONCE
+
+
+def bright(parts: dict[str, FormPart], number: int) -> Any:
+    return brightness(parts)
+
+
+def test_a_run_goes_on_with_servers_at_other_addresses(sightline: Sightline, tmp_path: Path) -> None:
+    with telling(lambda parts, number: brightness(parts)) as server:
+        assert sightline("train", *told("off-policy", server.address, tmp_path / "whole")).code == 0
+        half = len(server.asked) // 2
+    run = tmp_path / "run"
+    with telling(lambda parts, number: brightness(parts) if number < half else (500, b"dead")) as server:
+        done = sightline("train", *told("off-policy", server.address, run))
+        assert done.code == 1 and "gives no rewards" in done.lines[-1]
+    with telling(bright) as one, telling(bright) as two:
+        # Another word of the recipe is another run, but an address is none.
+        assert sightline("train", f"--run-dir={run}", "reward.batch=8", "--resume").code == 2
+        done = sightline("train", f"--run-dir={run}", f"reward.url=[{one.address}, {two.address}]", "--resume")
+        assert done.code == 0, done.err
+        assert one.asked and two.asked
+    assert numbers(run) == numbers(tmp_path / "whole") and result_of(run) == result_of(tmp_path / "whole")
+    assert two.address in (run / "recipe.yaml").read_text("utf-8")

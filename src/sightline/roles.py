@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline import registry
 from sightline.config.blocks import checked_block
-from sightline.config.loading import for_control, leaves, load_game, load_recipe
+from sightline.config.loading import for_control, leaves, load_game, load_recipe, with_values
 from sightline.config.recipe import AgentRecipe, ControlRecipe, Recipe
 from sightline.envs.naming import UnknownEnvironment
 from sightline.envs.tasks import find_task
@@ -24,7 +24,9 @@ from sightline.runs.folder import (
     filled_keys,
     latest_runs,
     owned_run,
+    place_keys,
     recipe_changes,
+    stated_leaves,
 )
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
@@ -72,7 +74,8 @@ def resumed_recipe(
 
     Args:
         recipe: the recipe that the user names; None for the run's.
-        stated_keys: its keys that the user states; they must be those of the run, but for `steps`, which may grow.
+        stated_keys: its keys that the user states; they must be those of the run, but for `steps`, which may grow, and
+            for keys that only say where something is, which may be others.
         trust: whether code that the run's recipe names may be imported.
         own: whether `recipe` was read from the run folder itself, so that it says nothing in the user's name.
 
@@ -82,15 +85,16 @@ def resumed_recipe(
     if recipe is None:
         return run.trusted_recipe(trust)
     more_steps = check_same_recipe(run, recipe, ["env", *stated_keys])
+    new_places = [key for key in stated_leaves(recipe, stated_keys) if key in place_keys(recipe)]
     agreed: list[str] = []
     if not own:
         # Code that the user's own recipe names, too, is the user's.
         own_values = leaves(recipe)
         agreed = [key for key, value in leaves(run.recipe()).items() if key in own_values and own_values[key] == value]
-    resumed = run.trusted_recipe(trust, [*stated_keys, *agreed])
-    if more_steps is None:
-        return resumed
-    return resumed.model_copy(update={"steps": more_steps})
+    resumed = run.trusted_recipe(trust, [*stated_keys, *new_places, *agreed])
+    if more_steps is not None:
+        resumed = resumed.model_copy(update={"steps": more_steps})
+    return with_values(resumed, {key: leaves(recipe)[key] for key in new_places})
 
 
 def resumed_with_keys(

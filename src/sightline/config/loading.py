@@ -189,6 +189,16 @@ def validate_recipe(document: dict[str, Any]) -> Recipe:
     return recipe
 
 
+def with_values(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """A recipe with other values of some keys, such as `reward.url`."""
+    if not values:
+        return recipe
+    document = recipe.model_dump(mode="json")
+    for key, value in values.items():
+        _apply(document, key, value)
+    return validate_recipe(document)
+
+
 def for_control(recipe: Recipe) -> ControlRecipe:
     """A recipe, known to be one for a policy on states.
 

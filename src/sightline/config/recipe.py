@@ -107,6 +107,11 @@ class RewardBlock(Strict):
         """Addresses and folders outside of this machine and the run folder, with keys relative to the block."""
         return iter(())
 
+    def places(self) -> Iterator[str]:
+        """Keys, relative to the block, that say where something is and nothing of what comes out: they tell no two
+        runs apart, and a run that goes on may be given others."""
+        return iter(())
+
     def sizes(self) -> Iterator[str]:
         """Further things that a run holds in memory and on disk, each in a few words with its size."""
         return iter(())

@@ -251,6 +251,11 @@ class CombinedConfig(RewardConfig):
             for inner_key, value, what in part.reaches():
                 yield f"{key}.{inner_key}", value, what
 
+    def places(self) -> Iterator[str]:
+        for key, part in self.parts().items():
+            for inner_key in part.places():
+                yield f"{key}.{inner_key}"
+
     def facts(self) -> dict[str, str]:
         facts = super().facts()
         for key, part in self.parts().items():

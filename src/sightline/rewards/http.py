@@ -5,9 +5,10 @@
                                                             └── reward_answers.sqlite, in the run folder
 
 What a run was answered once is never asked for again: a run that is resumed is told bit for bit what it was told then,
-though the server may have died in between. A server that does not answer ends a run in one line, saved; no reward is
-ever made up. What an answer leaves out (null) is a value between those before and after it in its episode, and is
-counted.
+though the server may have died in between. Several servers share the requests; which one has answered shows nowhere,
+and what one does not answer, another one is asked. A run whose servers are all silent ends in one line, saved; no
+reward is ever made up. What an answer leaves out (null) is a value between those before and after it in its episode,
+and is counted.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from sightline.config.blocks import Reach, checked_block
 from sightline.config.secrets import VARIABLE, refuse_secrets
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed, warn
 from sightline.rewards.arrays import to_numpy
 from sightline.rewards.base import Clip, Need, Unavailable
 from sightline.rewards.config import RewardConfig, RewardContext, RewardSetup
@@ -35,7 +36,10 @@ from sightline.rewards.servers.wire import Malformed
 from sightline.runs.trust import is_this_machine
 
 if TYPE_CHECKING:
+    from sightline.rewards.servers.client import ServerConnection
     from sightline.rewards.servers.protocols import RewardProtocol, ServerInfo
+
+Address = Annotated[str, Field(min_length=1)]
 
 MOST_FRAMES = 16
 """Frames of an episode so far that are sent to a server which names no number."""
@@ -45,8 +49,9 @@ class HTTPConfig(RewardConfig):
     """The rewards of a server: a reward model that runs elsewhere (docs/reward-servers.md)."""
 
     kind: Literal["http"] = "http"
-    url: Annotated[str, Field(min_length=1)]
-    """Address of the server, such as http://localhost:8701. Other machines are asked by https:// only."""
+    url: Address | Annotated[list[Address], Field(min_length=1)]
+    """Address of the server, such as http://localhost:8701; or of several with the same model, which share the frames.
+    Other machines are asked by https:// only. A run that goes on may be given others."""
     protocol: Literal["sightline", "robometer"] = "sightline"
     """What the server speaks: `sightline` (`sightline serve-reward`), or `robometer` (Robometer's servers)."""
     camera: str = ""
@@ -77,11 +82,22 @@ class HTTPConfig(RewardConfig):
     def _fits_together(self) -> HTTPConfig:
         if self.every == "end" and self.output == "difference":
             raise ValueError("output=difference needs more than the last value of an episode; leave out every=end")
+        if len(set(self.addresses)) < len(self.addresses):
+            raise ValueError("url: an address is named twice; name each server once")
         return self
 
+    @property
+    def addresses(self) -> list[str]:
+        """Address of each server."""
+        return [self.url] if isinstance(self.url, str) else self.url
+
+    def places(self) -> Iterator[str]:
+        yield "url"
+
     def reaches(self) -> Iterator[Reach]:
-        if not is_this_machine(self.url):
-            yield "url", self.url, "a server that would be sent pictures"
+        for address in self.addresses:
+            if not is_this_machine(address):
+                yield "url", address, "a server that would be sent pictures"
         if self.key_env:
             yield "key_env", self.key_env, "a key that would be used"
         for name, value in self.headers.items():
@@ -89,7 +105,7 @@ class HTTPConfig(RewardConfig):
                 yield f"headers.{name}", value, "a key that would be used"
 
     def facts(self) -> dict[str, str]:
-        return super().facts() | {"Reward server": f"{self.url} ({self.protocol})"}
+        return super().facts() | {"Reward server": f"{', '.join(self.addresses)} ({self.protocol})"}
 
     def build(self, context: RewardContext) -> RewardSetup:
         settings = self.model_dump(exclude={"kind"})
@@ -104,7 +120,7 @@ class HTTPReward(InterpolatedReward):
     >>> reward(frames)  # uint8[N, H, W, 3] -> float32[N]
 
     Args:
-        url: address of the server.
+        url: address of the server, or of several with the same model.
         goal: what a server is told that reads an instruction; several sentences are one text.
         folder: of the run, where answers are kept; None keeps none.
         settings: see `HTTPConfig`.
@@ -114,36 +130,45 @@ class HTTPReward(InterpolatedReward):
         warnings: one line each.
 
     Raises:
-        BadInput: the server turns questions down, reads an instruction and there is no goal, is another one than the
-            folder's answers are from, or a setting is refused.
-        RunFailed: it does not answer, or says nothing that can be read.
-        Unavailable: later, when it gives no rewards.
+        BadInput: a server turns questions down, reads an instruction and there is no goal, is another one than the
+            folder's answers are from, or than the other servers, or a setting is refused.
+        RunFailed: none answers, or one says nothing that can be read.
+        Unavailable: later, when none gives rewards any more.
     """
 
     def __init__(
-        self, url: str, goal: str | Sequence[str] | None = None, *, folder: str | Path | None = None, **settings: Any
+        self,
+        url: str | Sequence[str],
+        goal: str | Sequence[str] | None = None,
+        *,
+        folder: str | Path | None = None,
+        **settings: Any,
     ) -> None:
         from sightline.rewards.servers.answers import FILE, KeptAnswers
         from sightline.rewards.servers.client import RewardClient
 
-        block = checked_block(HTTPConfig, {"url": url, **settings})
+        addresses = url if isinstance(url, str) else list(url)
+        block = checked_block(HTTPConfig, {"url": addresses, **settings})
         refuse_secrets({"headers": block.headers})
         self._answers = KeptAnswers(None if folder is None else Path(folder) / FILE)
         self._output = block.output
         self._batch = block.batch
         self._protocol = _protocol_of(block)
         self._client = RewardClient(
-            block.url,
+            block.addresses,
             key_env=block.key_env,
             headers=block.headers,
             insecure_http=block.insecure_http,
             timeout=block.timeout,
             retries=block.retries,
             spend=self._answers.add,
+            probe=self._protocol.probe,
+            differ=_warn_of_difference,
         )
-        self.info = self._asked_info()
+        self.info, absent = self._asked_info(block.retries)
         super().__init__(_scope_of(self.info, block), _every(self.info, block), block.output == "difference")
-        self._instruction, self.warnings = self._words(goal)
+        self._instruction = self._words(goal)
+        self.warnings = absent
         self.needs: frozenset[Need] = frozenset(need for need in ("frames", "states") if need in self.info.needs)
         if "states" in self.needs and (self.scope.kind != "frame" or self.every != 1):
             raise BadInput(
@@ -155,31 +180,45 @@ class HTTPReward(InterpolatedReward):
         facts = [block.protocol, self.info.model, self._instruction, block.camera, block.output == "success"]
         self._signature = json.dumps(facts).encode()
 
-    def _asked_info(self) -> ServerInfo:
-        """What the server says of itself."""
-        where = self._client.where
-        try:
-            info = self._protocol.info(self._client.get)
-        except Malformed as error:
-            raise BadInput(
-                f"{where} is no reward server that can be asked: {error}; correct url or protocol"
-            ) from error
+    def _asked_info(self, retries: int) -> tuple[ServerInfo, tuple[str, ...]]:
+        """What the servers say of themselves, which is the same; and a line for each that does not answer."""
+        infos: dict[str, ServerInfo] = {}
+        silent: list[RunFailed] = []
+        for server in self._client.servers:
+            try:
+                infos[server.where] = self._protocol.info(functools.partial(server.get, retries=retries))
+            except Malformed as error:
+                raise BadInput(
+                    f"{server.where} is no reward server that can be asked: {error}; correct url or protocol"
+                ) from error
+            except RunFailed as error:
+                silent.append(error)
+        if not infos:
+            raise silent[0]
+        where, info = next(iter(infos.items()))
+        for second_where, second in infos.items():
+            if second != info:
+                raise BadInput(
+                    f"the reward servers at {where} and {second_where} are not alike: '{info.model[:200]}' and "
+                    f"'{second.model[:200]}'; name servers of one model, which are started with the same words"
+                )
         before = self._answers.model()
         if before is not None and before != info.model:
             raise BadInput(
                 f"the reward server at {where} is '{info.model[:200]}' now, and this run's rewards are of "
                 f"'{before[:200]}'; start that one again, or train anew"
             )
-        return info
+        advice = "the other servers are asked, and this one again with each chunk"
+        return info, tuple(f"{error}; {advice}" for error in silent)
 
-    def _words(self, goal: str | Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
-        """The instruction for the server, None if it reads none; and warnings."""
+    def _words(self, goal: str | Sequence[str] | None) -> str | None:
+        """The instruction for the server, None if it reads none."""
         sentences = (goal,) if isinstance(goal, str) else tuple(goal or ())
         if "instruction" not in self.info.needs:
-            return None, ()
+            return None
         if not any(sentence.strip() for sentence in sentences):
             raise BadInput(f"the reward server at {self._client.where} reads an instruction; say goal=…")
-        return "; ".join(sentences), ()
+        return "; ".join(sentences)
 
     def ask(self, clip: Clip, steps: Cells, resets: Cells) -> tuple[np.ndarray, np.ndarray]:
         """What the server says of some steps, and of the reset frames before some.
@@ -317,6 +356,24 @@ class HTTPReward(InterpolatedReward):
         for query in group:
             content.update(query.digest())
         return content.digest()
+
+
+def _warn_of_difference(
+    server: ServerConnection,
+    values: Sequence[np.ndarray],
+    second: ServerConnection,
+    second_values: Sequence[np.ndarray],
+) -> None:
+    """Warn of two servers whose answers to one request are not equal bit for bit."""
+    numbers, second_numbers = np.concatenate(values), np.concatenate(second_values)
+    if np.array_equal(numbers, second_numbers, equal_nan=True):
+        return
+    difference = np.abs(numbers.astype(np.float64) - second_numbers)
+    warn(
+        f"the reward servers at {server.where} and {second.where} answer the same frames differently, by up to "
+        f"{np.nanmax(difference, initial=0.0):.2g}: rewards depend on which of them is asked. A run goes on with what "
+        "it was answered, but a second one need not be equal; start them on machines of one kind, with equal packages"
+    )
 
 
 def _scope_of(info: ServerInfo, block: HTTPConfig) -> Scope:

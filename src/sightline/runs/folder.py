@@ -263,9 +263,10 @@ def owned_run(
             if before != recipe:
                 if before.steps > recipe.steps:
                     raise BadInput(f"'{path}' was extended to steps={before.steps} in the meantime; try again")
-                # The run is extended: keep the result of the shorter one beside the new result.
-                with contextlib.suppress(FileNotFoundError):
-                    (path / "result.json").rename(path / f"result-{before.steps}.json")
+                # A run that is extended keeps the result of the shorter one beside the new result.
+                if before.steps < recipe.steps:
+                    with contextlib.suppress(FileNotFoundError):
+                        (path / "result.json").rename(path / f"result-{before.steps}.json")
                 write_recipe(run, recipe)
         return run
 
@@ -465,16 +466,21 @@ def recipe_changes(before: Recipe, recipe: Recipe, keys: Iterable[str]) -> list[
     """Compare a recipe with that of a run, `before`.
 
     Args:
-        keys: the keys to compare, in this order, as `learner.gamma`; those that `recipe` lacks are passed over.
+        keys: the keys to compare, in this order, as `learner.gamma`; those that `recipe` lacks are passed over, and
+            those that only say where something is.
 
     Returns:
         The keys whose values differ.
     """
     earlier = leaves(before)
     now = leaves(recipe)
-    return [
-        RecipeChange(key, earlier.get(key), now[key]) for key in keys if key in now and earlier.get(key) != now[key]
-    ]
+    keys_to_compare = [key for key in keys if key in now and key not in place_keys(recipe)]
+    return [RecipeChange(key, earlier.get(key), now[key]) for key in keys_to_compare if earlier.get(key) != now[key]]
+
+
+def place_keys(recipe: Recipe) -> set[str]:
+    """Keys of a recipe that say where something is, such as the address of a server, and nothing of what comes out."""
+    return {f"reward.{key}" for key in recipe.reward.places()}
 
 
 def filled_keys(recipe: Recipe) -> list[str]:
@@ -485,7 +491,7 @@ def filled_keys(recipe: Recipe) -> list[str]:
 def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> int | None:
     """Refuse to resume a run with another recipe, as far as the command line states one.
 
-    Only `steps` may differ: a run can be extended.
+    Only `steps` may differ, since a run can be extended, and `place_keys`.
 
     Args:
         run: the run to resume.
@@ -498,10 +504,8 @@ def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> in
     Raises:
         BadInput: naming the first key that differs.
     """
-    prefixes = tuple(f"{key}." for key in keys)
-    leaves_to_compare = [leaf for leaf in leaves(recipe) if leaf in keys or leaf.startswith(prefixes)]
     longer = None
-    for change in recipe_changes(run.recipe(), recipe, leaves_to_compare):
+    for change in recipe_changes(run.recipe(), recipe, stated_leaves(recipe, keys)):
         if change.key != "steps":
             raise BadInput(
                 f"'{run.path}' was started with {change.key}={_short(change.before)}, not {_short(change.now)}; a "
@@ -511,6 +515,12 @@ def check_same_recipe(run: RunFolder, recipe: Recipe, keys: Sequence[str]) -> in
             raise BadInput(f"'{run.path}' was started with steps={change.before}; it can be made longer, not shorter")
         longer = int(change.now)
     return longer
+
+
+def stated_leaves(recipe: Recipe, keys: Sequence[str]) -> list[str]:
+    """Keys of a recipe that are among some keys, or in blocks among them."""
+    prefixes = tuple(f"{key}." for key in keys)
+    return [leaf for leaf in leaves(recipe) if leaf in keys or leaf.startswith(prefixes)]
 
 
 def _short(value: Any) -> str:

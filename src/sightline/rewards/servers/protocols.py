@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -96,6 +96,9 @@ class Request:
 class RewardProtocol(Protocol):
     """A protocol of reward servers."""
 
+    probe: ClassVar[str]
+    """Path by which a server is asked whether it is there."""
+
     def info(self, get: Callable[[str], Any]) -> ServerInfo:
         """What the server is.
 
@@ -130,6 +133,8 @@ class SightlineProtocol:
     Args:
         camera: the name that frames are given; empty for none.
     """
+
+    probe: ClassVar[str] = "/info"
 
     def __init__(self, camera: str = "") -> None:
         self._camera = camera
@@ -192,6 +197,8 @@ class RobometerProtocol:
     Each question is a clip of the whole episode so far, of which the last number counts. Failures are 500 there, and a
     sample that is not understood is dropped without a word, so that answers are counted.
     """
+
+    probe: ClassVar[str] = "/health"
 
     def info(self, get: Callable[[str], Any]) -> ServerInfo:
         get("/health")
