@@ -369,6 +369,10 @@ def test_no_data_set(tmp_path: Path) -> None:
 def test_another_version(changed: Path) -> None:
     edit_info(changed, codebase_version="v2.1")
     assert "is a LeRobotDataset v2.1, and v3.0 is read; LeRobot converts it" in refusal(changed)
+    assert "convert_dataset_v21_to_v30" in refusal(changed)
+    edit_info(changed, codebase_version="v4.0")
+    assert "is a LeRobotDataset v4.0, and v3.0 is read; it is newer than" in refusal(changed)
+    assert "v21" not in refusal(changed)
     edit_info(changed, codebase_version=None)
     assert "states no codebase_version" in refusal(changed)
 
@@ -493,6 +497,14 @@ def test_quality_is_the_word_of_the_data_set(changed: Path) -> None:
     stored_sources(changed, None, lines.append)
     (line,) = lines
     assert line.endswith("is none of failure, suboptimal, successful, and is left out: 1 ('so-so')")
+
+
+def test_sentences_by_their_numbers(changed: Path) -> None:
+    edit_table(changed / EPISODES, lambda table: table.drop_columns(["tasks"]))
+    assert [episode.instruction for episode in read_lerobot(changed)] == ["stand up", "sit down", None]
+    (changed / "meta" / "tasks.parquet").unlink()
+    with pytest.warns(SightlineWarning, match=r"no meta/tasks.parquet that can be read: .* without words"):
+        assert [episode.instruction for episode in read_lerobot(changed)] == [None] * 3
 
 
 def test_several_sentences_are_none(changed: Path) -> None:

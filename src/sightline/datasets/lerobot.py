@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +73,7 @@ def read_info(folder: Path) -> LeRobotInfo:
     if not isinstance(version, str):
         raise Damaged(f"'{file}' is damaged: it states no codebase_version")
     if not version.startswith("v3."):
-        raise BadInput(
-            f"'{folder}' is a LeRobotDataset {version[:20]}, and v3.0 is read; LeRobot converts it: "
-            "python -m lerobot.datasets.v30.convert_dataset_v21_to_v30"
-        )
+        raise BadInput(f"'{folder}' is a LeRobotDataset {version[:20]}, and v3.0 is read{_converted_by(version)}")
     try:
         features = {name: _feature(feature) for name, feature in document["features"].items()}
         info = LeRobotInfo(
@@ -91,6 +90,14 @@ def read_info(folder: Path) -> LeRobotInfo:
     if not info.fps > 0:
         raise Damaged(f"'{file}' is damaged: fps is {info.fps}")
     return info
+
+
+def _converted_by(version: str) -> str:
+    """What to do about a data set of another version, after a semicolon."""
+    number = re.match(r"v?(\d+)", version)
+    if number is not None and int(number[1]) < 3:
+        return "; LeRobot converts it: python -m lerobot.datasets.v30.convert_dataset_v21_to_v30"
+    return "; it is newer than this version of Sightline: save it by a LeRobot that writes v3.0, or look for an update"
 
 
 def read_lerobot(folder: Path, camera: str | None = None, frames: bool = True) -> Iterator[StoredEpisode]:
@@ -112,6 +119,7 @@ def read_lerobot(folder: Path, camera: str | None = None, frames: bool = True) -
     info = read_info(folder)
     key = _camera(info, camera) if frames else None
     rows = _Rows(info, key)
+    sentences = functools.cache(lambda: _sentences(info))
     film: FilmReader | None = None
     film_file: Path | None = None
     try:
@@ -131,7 +139,7 @@ def read_lerobot(folder: Path, camera: str | None = None, frames: bool = True) -
             if recorded is not None and key is not None:
                 _check_size(info, key, recorded, place.name)
                 recorded[-1] = _final_frame(place, key, recorded)
-            yield _episode(info, place, table, key, recorded)
+            yield _episode(info, place, table, key, recorded, sentences)
     finally:
         if film is not None:
             film.close()
@@ -277,6 +285,8 @@ class _Rows:
                 is_read = name in (layout.STATE, layout.ACTION, self._camera) or name.startswith("next.")
                 if is_read and feature["dtype"] != "video":
                     wanted.append(name)
+            if layout.TASK_INDEX in names:
+                wanted.append(layout.TASK_INDEX)
             absent = [name for name in wanted if name not in names]
             if absent:
                 raise Damaged(f"'{file}' is damaged: it has no column {absent[0]}, which {layout.INFO} declares")
@@ -356,13 +366,19 @@ def _final_frame(place: _Place, camera: str, before: np.ndarray) -> np.ndarray:
 
 
 def _episode(
-    info: LeRobotInfo, place: _Place, table: Any, camera: str | None, recorded: np.ndarray | None
+    info: LeRobotInfo,
+    place: _Place,
+    table: Any,
+    camera: str | None,
+    recorded: np.ndarray | None,
+    sentences: Callable[[], dict[int, str]],
 ) -> StoredEpisode:
     """The episode of some rows.
 
     Args:
         camera: the feature of its frames; None if they are not read.
         recorded: uint8[T + 1, H, W, 3], the frames before each action, and the one after the last.
+        sentences: gives those of the data set, by their numbers.
     """
     order = _numbers(table, "frame_index", place)
     if order is None or not np.array_equal(order, np.arange(place.length)):
@@ -400,7 +416,7 @@ def _episode(
         env_reward=None if env_reward is None else env_reward.astype(np.float32),
         success=success,
         terminated=done is not None and bool(done[-1]) and not (truncated is not None and bool(truncated[-1])),
-        instruction=_instruction(place),
+        instruction=_instruction(place, table, sentences),
         seed=seed if isinstance(seed, int) else None,
         fps=info.fps,
         index=place.index,
@@ -435,9 +451,32 @@ def _success(place: _Place, by_step: np.ndarray | None) -> np.ndarray | None:
     return success
 
 
-def _instruction(place: _Place) -> str | None:
+def _sentences(info: LeRobotInfo) -> dict[int, str]:
+    """Sentences by their numbers; empty, with a warning, where they cannot be read."""
+    file = info.folder / layout.TASKS
+    try:
+        table = arrow().parquet.read_table(file)
+        (column,) = [name for name in table.column_names if name != layout.TASK_INDEX]
+        numbers = table[layout.TASK_INDEX].to_pylist()
+        return {int(number): str(text) for number, text in zip(numbers, table[column].to_pylist(), strict=True)}
+    except (OSError, KeyError, ValueError, TypeError, arrow().ArrowException):
+        warnings.warn(
+            f"'{info.folder}' names its sentences by numbers, and has no {layout.TASKS} that can be read: its episodes "
+            "are read without words",
+            SightlineWarning,
+            stacklevel=2,
+        )
+        return {}
+
+
+def _instruction(place: _Place, table: Any, sentences: Callable[[], dict[int, str]]) -> str | None:
     """The sentence of an episode; None where it has none, or several."""
-    tasks = [task for task in place.row.get("tasks") or () if isinstance(task, str) and task]
+    stated = place.row.get("tasks")
+    # Where an episode does not say its sentences, its rows say their numbers.
+    if stated is None:
+        numbers = _numbers(table, layout.TASK_INDEX, place)
+        stated = [] if numbers is None else [sentences().get(int(number), "") for number in np.unique(numbers)]
+    tasks = [task for task in stated if isinstance(task, str) and task]
     if len(set(tasks)) > 1:
         warnings.warn(
             f"{place.name} has {len(set(tasks))} tasks; it is read without words", SightlineWarning, stacklevel=2
