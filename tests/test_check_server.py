@@ -14,6 +14,7 @@ from reward_servers import INFO, Brightness, served, telling
 from sightline.cli.commands import app
 from sightline.errors import BadInput, RunFailed
 from sightline.rewards.servers.checking import check_server
+from sightline.rewards.servers.client import RewardClient
 from sightline.rewards.servers.wire import FormPart, array_of
 
 Row = list[float | None]
@@ -143,3 +144,16 @@ def test_servers_that_cannot_be_checked() -> None:
         assert "version 2" in check_server(server.address, None)[0]
     with pytest.raises(RunFailed):
         check_server("http://127.0.0.1:9", None)
+
+
+def test_the_check_says_how_it_gets_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIGHTLINE_REWARD_TOKEN", raising=False)
+    with served(Brightness(), token="sesame-0123") as ours, pytest.raises(BadInput) as caught:
+        check_server(ours.address, None)
+    assert str(caught.value).endswith("for this check the environment variable SIGHTLINE_REWARD_TOKEN holds the key")
+    # Nothing but noise is sent, so another machine may be asked without TLS; but for a token.
+    asked: list[str] = []
+    monkeypatch.setattr(RewardClient, "get", lambda client, path: asked.append(path) or {})
+    assert check_server("http://192.0.2.1:9", None)[0].startswith("/info: ") and asked == ["/info"]
+    with pytest.raises(BadInput, match=r"would go to 192.0.2.1 in plain text; say https"):
+        check_server("http://192.0.2.1:9", "SIGHTLINE_REWARD_TOKEN")

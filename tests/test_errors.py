@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sightline.envs.rendering import drawing_advice
-from sightline.errors import place_of, reason_and_place, reason_of
+from sightline.errors import place_of, reason_and_place, reason_of, why_unreadable
 
 
 def raised_by(file: Path, program: str) -> Exception:
@@ -66,3 +66,10 @@ def test_the_cause_behind_an_exception_is_read_as_well() -> None:
     error = ValueError("no renderer")
     error.__cause__ = RuntimeError("eglQueryDevicesEXT: EGL is missing")
     assert "MUJOCO_GL" in drawing_advice(error)
+
+
+def test_why_a_file_cannot_be_read() -> None:
+    with pytest.raises(OSError) as caught:
+        Path("/nowhere").read_text()
+    assert why_unreadable(caught.value) == "No such file or directory"
+    assert why_unreadable(OSError("odd")) == "OSError: odd" and why_unreadable(ValueError("odd")) == "ValueError: odd"

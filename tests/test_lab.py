@@ -15,6 +15,7 @@ from PIL import Image
 
 import sightline as sl
 from conftest import Finished
+from sightline.cli.lab import _text
 from sightline.datasets.episode import Episode
 from sightline.datasets.pictures import PictureWriter
 from sightline.datasets.stored import StoredEpisode
@@ -34,8 +35,8 @@ from sightline.reward_lab.measures.ranking import kendall_tau
 from sightline.reward_lab.measures.success_detection import auroc
 from sightline.reward_lab.measures.table import FAILED, HALF_DONE, SUCCESSFUL, UNJUDGED
 from sightline.reward_lab.pictures import labelled_pictures, sorted_pictures, video
-from sightline.reward_lab.running import LabData, ranking, read_sentences
-from sightline.reward_lab.scoring import ReadyReward, score
+from sightline.reward_lab.running import PLAY, LabData, play_sources, ranking, read_sentences
+from sightline.reward_lab.scoring import ReadyReward, build_rewards, score
 from sightline.reward_lab.sources import Source, beside_the_goal
 from sightline.reward_lab.stored_pairs import preference_accuracy, read_pairs
 from sightline.rewards.base import Clip, RewardModel, windows
@@ -652,3 +653,24 @@ def test_from_python_with_a_model_of_ones_own(tmp_path: Path) -> None:
     assert words["goal"] == ["it's a pole, upright"] and words["baseline"] == ["a cart, and a pole"]
     with pytest.raises(BadInput, match="must be a mapping of recipe keys, or a RewardModel, not str"):
         sl.lab("cartpole", {"own": "a red car"})  # type: ignore[dict-item]
+
+
+def test_play_that_is_asked_for_and_not_there_is_refused() -> None:
+    (own,) = build_rewards(contenders("Pendulum-v1", ["goal=a rod"], {}))
+    assert [source.name for source in play_sources(own, PLAY, 1, 0)] == ["random"]
+    with pytest.raises(BadInput, match="--play scripted: 'Pendulum-v1' has no script that plays it"):
+        play_sources(own, ("random", "scripted"), 1, 0)
+    with pytest.raises(BadInput, match="--play goal: 'Pendulum-v1' has no states that show its goal"):
+        play_sources(own, ("goal",), 1, 0)
+
+
+def test_a_control_that_was_not_tried_says_so() -> None:
+    measure = {"value": 0.5, "low": None, "no_interval": "few"}
+    words = {"goal": ["up"], "failure": None, "auroc": measure, "controls": {"nonsense": {"auroc": measure}}}
+    judge = {"goal": ["up"], "failure": None, "auroc": measure, "controls": {"blank": {"auroc": measure}}}
+    document = {"sources": {"random": 1}, "episodes": 1, "frames": 12, "rewards": {"words": words, "judge": judge}}
+    lines = list(_text(document))
+    assert lines[0] == "12 frames of 1 episode (random 1)"
+    assert [line.split("  ")[-1].strip() for line in lines[2:5]] == ["of nonsense", "0.50", "not tried"]
+    document["rewards"] = {"judge": judge}
+    assert "of nonsense" not in "".join(_text(document))

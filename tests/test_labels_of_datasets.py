@@ -80,3 +80,10 @@ def test_several_sentences(tmp_path: Path, sightline: Command) -> None:
     line = ("label", "run", tmp_path / "labels", "--dataset", tmp_path / "set", *TEACHER, "--questions", 2)
     assert "have no sentence, or several; say what to ask about: goal=…" in sightline(*line).err
     assert sightline(*line, "goal=stand").code == 0
+
+
+def test_a_data_set_that_nobody_has_labelled(folder: Path, sightline: Command) -> None:
+    done = sightline("label", "stats", folder)
+    assert done.code == 2 and f"nobody has labelled '{folder}': sightline label serve {folder} --ask" in done.err
+    done = sightline("label", "run", folder / "labels", "env=cartpole", "--camera", "side")
+    assert done.code == 2 and "no data set is named" in done.err

@@ -17,7 +17,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 import sightline as sl
 from conftest import TINY, Finished
 from sightline.config.loading import load_recipe
-from sightline.config.named_code import place_of, split_place
+from sightline.config.named_code import code_at, place_of, split_place
+from sightline.errors import BadInput
 from small_envs import Clock
 
 Sightline = Any
@@ -294,3 +295,12 @@ def test_our_environments_are_registered_with_gymnasium_in_either_order(order: s
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "sightline/NumberLine-v0 False []\n" and not done.stderr
+
+
+def test_a_file_alone_names_no_class(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("")
+    with pytest.raises(BadInput, match=r"names no function or class; say which: .*mine.py:NAME"):
+        code_at(str(file))
+    with pytest.raises(BadInput, match=r"reward.kind cannot be a file alone; say which class of it: my.py:CLASS"):
+        load_recipe("cartpole", ["reward.kind=my.py"])

@@ -462,3 +462,7 @@ def test_variables_that_contradict_each_other_are_no_missing_package(env: str) -
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables, check=False)
     said = done.stderr.splitlines()[-1]
     assert "MUJOCO_GL and PYOPENGL_PLATFORM contradict each other" in said and "not installed" not in said
+
+
+def test_wrappers_of_old_environments_are_not_suggested() -> None:
+    assert "GymV2" not in line(EnvMaker("MyEnv-v0"))

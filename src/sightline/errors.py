@@ -46,6 +46,13 @@ def reason_of(error: BaseException) -> str:
     return f"{name}: {message}"
 
 
+def why_unreadable(error: Exception) -> str:
+    """Why a file cannot be read, in one line: the system's own words, where it has some."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return reason_of(error)
+
+
 OUR_PACKAGES = ("sightline", "sightline_tasks")
 OURS = tuple(Path(__file__).parents[1] / name for name in OUR_PACKAGES)
 """Folders of the packages that Sightline consists of."""

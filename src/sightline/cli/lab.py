@@ -21,6 +21,10 @@ COLUMNS = (
     ("noise", ("noise",)),
 )
 """Columns of the table: their titles, and where their measures are."""
+NONSENSE = 4
+"""Place of the column of controls."""
+NOT_TRIED = "not tried"
+"""Of a reward whose goal is not exchanged, since all would have to be asked again, or since it has no words."""
 LONGEST_NAME = 60
 
 
@@ -28,7 +32,10 @@ def lab(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task, a recipe, or any Gymnasium id.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[key.sub=value]...", help="Of all rewards; a list (a,b) makes several of each."),
+        typer.Argument(
+            metavar="[key.sub=value]...",
+            help="Of all rewards; a list (a,b) makes several of each.",
+        ),
     ] = None,
     reward: Annotated[
         list[str] | None,
@@ -158,9 +165,12 @@ def _text(document: dict[str, Any]) -> Iterator[str]:
     rows = [("", *(title for title, _ in COLUMNS))]
     for name, reward in rewards.items():
         short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-        rows.append((short, *(_cell(_value_at(reward, path)) for _, path in COLUMNS)))
+        cells = [_cell(_value_at(reward, path)) for _, path in COLUMNS]
+        if "controls" in reward and "nonsense" not in reward["controls"]:
+            cells[NONSENSE] = NOT_TRIED
+        rows.append((short, *cells))
     # Columns of nothing but blanks, of rewards that have no controls, are left out.
-    filled = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    filled = [column for column in zip(*rows, strict=True) if {*column[1:]} - {"", NOT_TRIED}]
     widths = [max(map(len, column)) for column in filled]
     for row in zip(*filled, strict=True):
         yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

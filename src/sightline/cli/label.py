@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, in_home, print_json
+from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, in_home, last_counts, print_json
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def run(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: env=… reward.teacher.kind=chat …"),
+        typer.Argument(
+            metavar="[key.sub=value]...", help="Recipe keys: env=… reward.teacher.kind=chat …", callback=last_counts
+        ),
     ] = None,
     questions: Annotated[
         int, typer.Option(min=1, help="The budget of this call, at most; reward.questions=… is another.")
@@ -89,6 +91,8 @@ def run(
     its labels are of; keys on the command line change them. A store does not know how its pictures were made: with
     --fresh say env_options too, for example env_options.robot=hidden.
     """
+    if camera is not None and dataset is None:
+        raise BadInput("--camera chooses one of the cameras of --dataset, and no data set is named")
     from sightline.control.offline_labelling import label_offline
     from sightline.runs.progress import ProgressBar
 
@@ -154,12 +158,15 @@ def stats(
     """Say how good each teacher is, and write a page with the pairs to look at."""
     from dataclasses import asdict
 
+    from sightline.datasets.reading import LABELS, is_dataset
     from sightline.evaluation.agreement import disputes, statistics
     from sightline.labels.store import LabelStore, existing_store
     from sightline.reports.labels_page import table, write_labels_page
 
     # A page that cannot be written is refused before the labels are read, which may take minutes.
     page = html or path / "labels.html"
+    if is_dataset(path) and not (path / LABELS).is_dir():
+        raise BadInput(f"nobody has labelled '{path}': sightline label serve {path} --ask success")
     folder = existing_store(path)
     check_target(page, "--html")
     with _no_garbage_collection(), LabelStore(folder, read_only=True) as store:
@@ -240,7 +247,9 @@ def fit(
     path: StorePath,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: goal=… reward.model.kind=cnn …"),
+        typer.Argument(
+            metavar="[key.sub=value]...", help="Recipe keys: goal=… reward.model.kind=cnn …", callback=last_counts
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New folder for the fitted reward, for LearnedReward.load.", callback=in_home)
@@ -313,7 +322,11 @@ def export(
 def show_prompt(
     recipe: Annotated[
         list[str],
-        typer.Argument(metavar="[RECIPE_OR_RUN] [key.sub=value]...", help="As of 'sightline train', or a run folder."),
+        typer.Argument(
+            metavar="[RECIPE_OR_RUN] [key.sub=value]...",
+            help="As of 'sightline train', or a run folder.",
+            callback=last_counts,
+        ),
     ],
     trust: Trust = False,
 ) -> None:

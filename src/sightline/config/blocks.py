@@ -159,6 +159,8 @@ def _dump(block: Strict, info: core_schema.SerializationInfo) -> dict[str, Any]:
 
 def unknown_kind(name: str, kinds: Sequence[str]) -> str:
     """Complaint about the name of a kind of block that there is not."""
+    if name.endswith(".py"):
+        return f"cannot be a file alone; say which class of it: {name[:80]}:CLASS"
     hint = nearest(name, kinds)
     if hint.startswith("; known"):  # the list of all, which is in the line already
         hint = ""

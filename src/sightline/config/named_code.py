@@ -66,6 +66,8 @@ def code_at(place: str) -> Any:
         BadInput: there is none, or it cannot be imported.
     """
     name, attribute = split_place(place)
+    if not attribute:
+        raise BadInput(f"'{place}' names no function or class; say which: {name}:NAME")
     module = import_code(name)
     code = attribute_of(module, attribute)
     if code is None:

@@ -160,7 +160,8 @@ def _registered(name: str, also_known: Iterable[str]) -> EnvSpec:
     for package in PACKAGES:
         if re.match(package.ids, name):
             raise UnknownEnvironment(f"there is no environment '{name}'{package.advice(name)}")
-    hint = nearest(name, [*also_known, *registry])
+    # What Gymnasium registers to wrap environments of old versions is none itself.
+    hint = nearest(name, [*also_known, *(known for known in registry if not known.startswith("GymV2"))])
     if "did you mean" not in hint:
         hint = f"; an id that a package registers is named with its module: env=module:{name}{_packages_here()}"
     raise UnknownEnvironment(f"there is no environment '{name}'{hint}")

@@ -18,7 +18,7 @@ import numpy as np
 from sightline.config.decoding import decoded
 from sightline.datasets.episode import Episode
 from sightline.datasets.tables import read_table, truth_value
-from sightline.errors import BadInput, reason_of
+from sightline.errors import BadInput, reason_of, why_unreadable
 from sightline.evaluation.pictures import IMAGE_SUFFIXES
 from sightline.images import file_within, read_image, read_video
 from sightline.reward_lab.sources import STILLS, Source
@@ -136,7 +136,7 @@ def _lines(table: Path) -> tuple[list[str], list[dict[str, str]]]:
     except UnicodeDecodeError as error:
         raise BadInput(f"'{table}' is no text in UTF-8: {reason_of(error)[:100]}; save it as CSV in UTF-8") from error
     except (OSError, csv.Error) as error:
-        raise BadInput(f"'{table}' cannot be read as a CSV file: {reason_of(error)[:100]}") from error
+        raise BadInput(f"'{table}' cannot be read as a CSV file: {why_unreadable(error)[:100]}") from error
     if not lines:
         raise BadInput(f"'{table}' has no rows, or no line before them that names the columns")
     columns = content.columns

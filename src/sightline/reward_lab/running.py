@@ -14,7 +14,7 @@ from sightline.config.decoding import decoded
 from sightline.datasets.human_labels import read_human_labels
 from sightline.datasets.pictures import has_episodes
 from sightline.envs.tasks import find_task
-from sightline.errors import BadInput, one_of, reason_of
+from sightline.errors import BadInput, one_of, why_unreadable
 from sightline.evaluation.human_success import human_success
 from sightline.reports.lab_page import write_lab_page
 from sightline.reward_lab.alterations import Alteration, paraphrased, seen_otherwise, sensitivity_to
@@ -63,6 +63,12 @@ SMALL_CHANGES = ("same", "jpeg", "halved")
 CHIEF_MEASURES = {name: OF_FRAMES[name] for name in ("spearman", "epic", "auroc")}
 PLAY = ("random", "scripted", "states", "goal")
 """Kinds of play: at random, by the environment's own script, states of the task's grid, those that show its goal."""
+WHAT_LACKS = {
+    "scripted": "no script that plays it (oracle() or solution())",
+    "states": "no grid of its states (--states FILE names some)",
+    "goal": "no states that show its goal (--goal-pictures DIR shows some)",
+}
+"""What an environment does not have without a kind of play."""
 SHOWN_GOALS = 64
 """States that show the goal."""
 EPISODES = 10
@@ -311,7 +317,7 @@ def read_sentences(file: Path, option: str = "--sentences") -> tuple[str, ...]:
     try:
         lines = decoded(file.read_bytes()).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{option}: '{file}' cannot be read as text: {reason_of(error)}") from error
+        raise BadInput(f"{option}: '{file}' cannot be read as text: {why_unreadable(error)}") from error
     sentences = tuple(dict.fromkeys(line.strip() for line in lines if line.strip()))
     if not sentences:
         raise BadInput(f"{option}: '{file}' holds no sentence; write one on each line")
@@ -338,7 +344,7 @@ def play_sources(reward: ReadyReward, kinds: Sequence[str], episodes: int, seed:
     """What there is to play of a reward's environment, of the kinds that are wanted.
 
     Raises:
-        BadInput: there is no such kind.
+        BadInput: there is no such kind; or one was chosen, and the environment does not have it.
     """
     task = find_task(reward.contender.recipe.env)
     makers: dict[str, Callable[[], Source | None]] = {
@@ -347,8 +353,12 @@ def play_sources(reward: ReadyReward, kinds: Sequence[str], episodes: int, seed:
         "states": lambda: state_sweep(task, seed),
         "goal": lambda: shown_goals(task, SHOWN_GOALS, seed),
     }
-    candidates = [makers[one_of("--play", kind, makers)]() for kind in kinds]
-    return [source for source in candidates if source is not None]
+    candidates = {kind: makers[one_of("--play", kind, makers)]() for kind in kinds}
+    absent = [kind for kind, source in candidates.items() if source is None]
+    # Of all kinds there is what there is.
+    if absent and set(kinds) != set(PLAY):
+        raise BadInput(f"--play {absent[0]}: '{task.name}' has {WHAT_LACKS[absent[0]]}; leave it out")
+    return [source for source in candidates.values() if source is not None]
 
 
 def _document(compared: Sequence[Contender], scores: LabScores, store: FeatureStore, in_full: bool) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from sightline.envs.games.wrapping import has_oracle, oracle
 from sightline.envs.making import EnvMaker
 from sightline.envs.stepping import CheckedEnv, Shrink, close_env
 from sightline.envs.tasks import Task, find_task
-from sightline.errors import BadInput, reason_of
+from sightline.errors import BadInput, why_unreadable
 from sightline.evaluation.landscape import grid_points, put_into, put_state
 from sightline.evaluation.recording import Policy, random_policy, record_episodes
 from sightline.evaluation.seeds import make_panel
@@ -180,7 +180,9 @@ def _states_in(file: Path, warn: Callable[[str], None]) -> np.ndarray:
     try:
         states = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise BadInput(f"--states: '{file}' cannot be read as an array (numpy.save): {reason_of(error)}") from error
+        raise BadInput(
+            f"--states: '{file}' cannot be read as an array (numpy.save): {why_unreadable(error)}"
+        ) from error
     if not (isinstance(states, np.ndarray) and states.ndim == 2 and states.dtype.kind in "iuf" and states.size):
         shape = list(states.shape) if isinstance(states, np.ndarray) else "several arrays"
         raise BadInput(f"--states: '{file}' must hold an array of numbers with a state in each row, and holds {shape}")

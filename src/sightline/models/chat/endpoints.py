@@ -95,7 +95,7 @@ def resolve_endpoint(
         if not insecure_http and not needs_key:  # where a key is needed, its lack is said below
             raise BadInput(
                 f"questions and their pictures would go to {host} in plain text; say https:// in url, or allow it by "
-                "insecure_http=true (evaluate: --insecure-http) if you trust the network between"
+                "insecure_http=true beside the url (evaluate: --insecure-http) if you trust the network between"
             )
     # The address in short: what is as usual is left out.
     where = f"[{host}]" if ":" in host else host  # brackets around IPv6
