@@ -44,6 +44,25 @@ def test_a_table_that_was_not_measured_is_empty(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"<<<<<<< HEAD", "small.json' is no JSON: Expecting value"),
+        (b"\xff", "small.json' is no JSON: 'utf-8'"),
+        (b"[]", "holds a list, and no JSON object"),
+        (b"{}", "table 'small' cannot be made of .*small.json: KeyError: 'n'"),
+    ],
+)
+def test_results_that_are_damaged_are_named(
+    content: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(result_tables.TABLES, "small", (("small.json",), lambda document: document["n"]))
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    (tmp_path / "small.json").write_bytes(content)
+    with pytest.raises(SystemExit, match=told):
+        tables.table_of("small")
+
+
+@pytest.mark.parametrize(
     ("page", "told"),
     [
         ("<!-- table: nobody -->\n<!-- /table -->\n", "no table 'nobody'"),

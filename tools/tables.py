@@ -50,8 +50,27 @@ def table_of(name: str) -> str:
     paths = [RESULTS / file for file in files]
     if not all(path.is_file() for path in paths):
         return ""
-    documents: list[dict[str, Any]] = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    return make(*documents)
+    documents = [_document(path) for path in paths]
+    try:
+        return make(*documents)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        listed = ", ".join(map(str, paths))
+        raise SystemExit(f"table '{name}' cannot be made of {listed}: {type(error).__name__}: {error}") from error
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        SystemExit: it holds none.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SystemExit(f"'{path}' is no JSON: {error}; bring it back from git, or measure again") from error
+    if not isinstance(document, dict):
+        raise SystemExit(f"'{path}' holds a {type(document).__name__}, and no JSON object")
+    return document
 
 
 def different(page: str) -> Iterator[str]:
