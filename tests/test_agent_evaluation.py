@@ -30,7 +30,7 @@ from sightline.agents.evaluation import (
     random_play,
     summary,
 )
-from sightline.agents.rollouts import EpisodeTask, RolloutWorker
+from sightline.agents.rollouts import EpisodeTask, RolloutWorker, StateWords
 from sightline.agents.trajectory_log import LOGGED_EPISODES, tokens_of, trajectory_log, write_trajectory_log
 from sightline.agents.types import Advantages, Failure, Trajectory
 from sightline.config.agents import Replies
@@ -131,10 +131,38 @@ def test_words_of_the_control_are_the_rules_alone_or_those_of_another_state() ->
     assert len(pool) == 36  # six positions of two numbers; a game that is over shows them, too
     task = EpisodeTask(3)
     rules = BlankTexts(pool)(pool[0], task, 0)
-    assert "Bring the current number" in rules and not re.search(r"target number is \d", rules)
+    assert "Bring the current number" in rules.text and not re.search(r"target number is \d", rules.text)
     others = {ShuffledTexts(pool)(pool[0], task, turn) for turn in range(400)}
     assert others <= set(pool) - {pool[0]} and len(others) > 20
-    assert ShuffledTexts(pool[:1])(pool[0], task, 0) == BlankTexts(pool[:1])(pool[0], task, 0) == ""
+    assert ShuffledTexts(pool[:1])(pool[0], task, 0) == BlankTexts(pool[:1])(pool[0], task, 0) == StateWords("")
+    assert {words.actions for words in pool} == {()}  # those of the game are the same in every state
+
+
+def test_names_of_actions_tell_of_the_state_too() -> None:
+    first = StateWords("Rules. You are in the kitchen.", ("look", "open the fridge"))
+    second = StateWords("Rules. You are in the hall.", ("look", "go to the kitchen"))
+    over = StateWords("Rules. You have won.")
+    task = EpisodeTask(3)
+    blank = BlankTexts((first, second, over))
+    assert blank(first, task, 0) == StateWords("Rules. You ", ("look",)) and blank(over, task, 0).actions == ()
+    assert {ShuffledTexts((first, second))(first, task, turn) for turn in range(9)} == {second}
+
+
+def test_controls_of_a_game_in_words_show_no_action_of_the_state() -> None:
+    """A household lists what can be done in each state, which tells where one is and what one holds."""
+    asked = list[str]()
+
+    def silent(exchange: ChatTurn) -> str:
+        asked.append(exchange.text)
+        return '{"thoughts": "", "action": "look"}'
+
+    game = worker(make=GameMaker("household", text_only=True), facts=False)
+    panel = make_panel("words", "household", 3)
+    play_eval_seeds(game, Scripted(silent), panel, medium="words")
+    assert any(re.search(r"The action is one of .*go to", text) for text in asked)
+    asked.clear()
+    play_eval_seeds(game, Scripted(silent), panel, "blank", medium="words")
+    assert asked and not any("go to" in text.partition("The action is one of")[2] for text in asked)
 
 
 def test_the_words_of_controls_do_not_depend_on_what_is_played_at_once_or_before() -> None:

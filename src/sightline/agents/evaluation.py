@@ -10,7 +10,9 @@ seeds five times:
     oracle      no model: the environment's own best play, where it knows one
 
 Where no picture is shown, the state is told in words, and an agent may win without reading them. Then `blank` leaves
-only what the texts of all states begin with, such as the rules, and `shuffled` gives the text of another state.
+only what the texts of all states begin with, such as the rules, and `shuffled` gives the text of another state. Names
+of actions that each state has for itself tell of it, too: `blank` leaves those that all states have, and `shuffled`
+gives those of the other state.
 
 Blind tests of this kind are usual for models that answer questions about pictures (Goyal et al., "Making the V in VQA
 Matter", CVPR 2017). `run_evaluation.py` calls this for `sightline evaluate`, `training.py` at the end of a run.
@@ -32,7 +34,15 @@ from sightline.agents.algorithms.returns import is_complete
 from sightline.agents.engines.engine import Engine, SingleProcess
 from sightline.agents.prompting import common_start
 from sightline.agents.rewards import BlockRewards, TurnRewards
-from sightline.agents.rollouts import CHANCE_OF_MOVES, EpisodeTask, PictureFilter, RolloutWorker, TextFilter
+from sightline.agents.rollouts import (
+    CHANCE_OF_MOVES,
+    EpisodeTask,
+    PictureFilter,
+    RolloutWorker,
+    StateWords,
+    TextFilter,
+    words_of,
+)
 from sightline.agents.samplers import Sampler
 from sightline.agents.sharing import gather_episodes, light_turn, reference_to
 from sightline.agents.trajectory_log import LOGGED_EPISODES
@@ -244,34 +254,42 @@ def _number_of_turn(task: EpisodeTask, turn: int) -> int:
 
 
 class BlankTexts:
-    """Text filter: what the texts of all states begin with, such as the rules; nothing of the state.
+    """Text filter: what the texts of all states begin with, such as the rules, and the actions that all states have;
+    nothing of the state.
 
     Args:
-        pool: different texts. A single one says nothing of what differs, so that no text at all is shown.
+        pool: different words of states. Those of a single one do not say what differs, so that nothing is told at all.
     """
 
-    def __init__(self, pool: Sequence[str]) -> None:
-        self._start = common_start(pool) if len(pool) > 1 else ""
+    def __init__(self, pool: Sequence[StateWords]) -> None:
+        self._start = ""
+        self._actions: set[str] = set()
+        if len(pool) > 1:
+            self._start = common_start([words.text for words in pool])
+            # Once a game is over there is nothing to do.
+            of_states = [set(words.actions) for words in pool if words.actions]
+            self._actions = set.intersection(*of_states) if of_states else set()
 
-    def __call__(self, text: str, task: EpisodeTask, turn: int) -> str:
+    def __call__(self, words: StateWords, task: EpisodeTask, turn: int) -> StateWords:
         # A state that the pool has not seen may share less with the others.
-        return common_start([self._start, text])
+        actions = tuple(name for name in words.actions if name in self._actions)
+        return StateWords(common_start([self._start, words.text]), actions)
 
 
 @dataclass(frozen=True)
 class ShuffledTexts:
-    """Text filter: the text of another state, chosen as `ShuffledPictures` does; none where the pool has no other.
+    """Text filter: the words of another state, chosen as `ShuffledPictures` does; none where the pool has no other.
 
     Attributes:
-        pool: different texts, in an order that does not depend on the episodes.
+        pool: different words of states, in an order that does not depend on the episodes.
     """
 
-    pool: tuple[str, ...]
+    pool: tuple[StateWords, ...]
 
-    def __call__(self, text: str, task: EpisodeTask, turn: int) -> str:
-        candidates = [candidate for candidate in self.pool if candidate != text]
+    def __call__(self, words: StateWords, task: EpisodeTask, turn: int) -> StateWords:
+        candidates = [candidate for candidate in self.pool if candidate.text != words.text]
         if not candidates:
-            return ""
+            return StateWords("")
         return candidates[_number_of_turn(task, turn) % len(candidates)]
 
 
@@ -282,7 +300,7 @@ def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Pict
     """
     pool: dict[str, Picture] = {}
 
-    def add_pictures(observation: Observation, steps: int) -> bool:
+    def add_pictures(observation: Observation, info: Mapping[str, Any], steps: int) -> bool:
         for image in observation.images:
             picture = Picture(np.array(image))
             if picture.digest not in pool:
@@ -296,12 +314,13 @@ def collect_pictures(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[Pict
     return tuple(pool[digest] for digest in sorted(pool))
 
 
-def collect_texts(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[str, ...]:
-    """Collect different texts of an environment's observations, as `collect_pictures` does pictures."""
-    pool: set[str] = set()
+def collect_texts(worker: RolloutWorker, eval_seeds: EvalSeeds) -> tuple[StateWords, ...]:
+    """Collect different words of an environment's states, as `collect_pictures` does pictures."""
+    pool: set[StateWords] = set()
+    action_names = worker.games[0].get_wrapper_attr("action_names")
 
-    def add_text(observation: Observation, steps: int) -> bool:
-        pool.add(observation.text)
+    def add_text(observation: Observation, info: Mapping[str, Any], steps: int) -> bool:
+        pool.add(words_of(observation, info, action_names))
         return len(pool) < POOL and steps < STATES_OF_EPISODE
 
     for seed in sorted(set(eval_seeds.seeds)):
@@ -535,12 +554,12 @@ def _play_without_model(
     worker: RolloutWorker,
     seed: int,
     choose: Choose,
-    go_on: Callable[[Observation, int], bool] = lambda observation, steps: True,
+    go_on: Callable[[Observation, Mapping[str, Any], int], bool] = lambda observation, info, steps: True,
 ) -> _Outcome | str:
     """Play an episode by a rule.
 
     Args:
-        go_on: called with every observation and the number of steps before it; False leaves the episode.
+        go_on: called with every observation, its info and the number of steps before it; False leaves the episode.
 
     Returns:
         Its statistics, or the error by which the environment broke down.
@@ -554,7 +573,7 @@ def _play_without_model(
         observation, info = game.reset(seed=seed)
         kind = str(info.get("kind", ""))
         states_success = stated_success(info) is not None
-        while go_on(observation, steps) and not over:
+        while go_on(observation, info, steps) and not over:
             # Keyed by seed and step, so that a move does not depend on the episodes before.
             rng = np.random.default_rng((CHANCE_OF_MOVES, seed, steps))
             action = choose(game, info, rng)

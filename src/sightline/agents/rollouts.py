@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,22 @@ from sightline.replies import COMMON
 
 PictureFilter = Callable[[Picture, "EpisodeTask", int], Picture]
 """(picture, task, turn) -> the picture that is shown in its place."""
-TextFilter = Callable[[str, "EpisodeTask", int], str]
-"""(text of an observation, task, turn) -> the text that is shown in its place."""
+
+
+class StateWords(NamedTuple):
+    """What the sampler is told of a state in words.
+
+    Attributes:
+        text: of the observation.
+        actions: names that the state has for its actions; empty where those of the environment are told, in all states.
+    """
+
+    text: str
+    actions: tuple[str, ...] = ()
+
+
+TextFilter = Callable[[StateWords, "EpisodeTask", int], StateWords]
+"""(words of a state, task, turn) -> the words that are told in their place."""
 CHANCE_OF_MOVES = 2
 """First number of the PRNG keys of random actions, so that they differ from those of sampling."""
 RESTARTS = 2
@@ -180,7 +194,7 @@ class RolloutWorker:
         Args:
             key: prefix of the PRNG key of every turn, so that the same task can be played differently.
             picture_filter: changes the pictures that the sampler is shown, not the episode's facts.
-            text_filter: changes the texts of observations likewise.
+            text_filter: changes the words of states likewise.
             after_turns: called with the number of turns that were just played.
             at_turn: called with the index of a task and its episode so far, after each of its turns. What it takes out
                 of the newest turn is not kept until the episode ends; later prompts show it all the same.
@@ -251,6 +265,16 @@ class RolloutWorker:
 def _copied(observation: Observation) -> Observation:
     """An observation with pictures that no later one overwrites: some environments draw on one canvas all the time."""
     return Observation(observation.text, tuple(np.array(image) for image in observation.images))
+
+
+def words_of(observation: Observation, info: Mapping[str, Any], action_names: Sequence[str]) -> StateWords:
+    """What a state tells in words.
+
+    Args:
+        info: of the state.
+        action_names: of the environment; empty if each state has its own.
+    """
+    return StateWords(observation.text, () if action_names else tuple(info.get("legal_actions", ())))
 
 
 def _equal(first: Observation, second: Observation) -> bool:
@@ -450,16 +474,16 @@ class _Episode:
         """Append an observation to the conversation."""
         self._observation = observation
         pictures = tuple(Picture(image) for image in observation.images)
-        words = observation.text
+        words = words_of(observation, self._info, self._action_names)
         turn = len(self.trajectory.turns)
         if self._picture_filter is not None:
             pictures = tuple(self._picture_filter(picture, self._task, turn) for picture in pictures)
         if self._text_filter is not None:
             words = self._text_filter(words, self._task, turn)
-        names = self._action_names or tuple(self._info.get("legal_actions", ()))
+        names = self._action_names or words.actions
         # What the last reply wrote down for this turn.
         memory = self.trajectory.turns[-1].reply.memory if self.trajectory.turns else ""
-        text = self._rules.texts.prompt_text(words, self._queried_facts, names, memory)
+        text = self._rules.texts.prompt_text(words.text, self._queried_facts, names, memory)
         self._exchanges.append(ChatTurn(text, pictures))
         # What no later prompt shows is let go.
         del self._exchanges[: -self._rules.window]
