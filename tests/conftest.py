@@ -99,6 +99,7 @@ THOROUGH = {
     *(
         "image_text_matching",
         "interruptions",
+        "jobs",
         "judge",
         "learned_reward",
         "learning",

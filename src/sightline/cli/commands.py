@@ -41,6 +41,16 @@ app = typer.Typer(
 )
 
 
+WriteJob = Annotated[
+    tuple[str, Path] | None,
+    typer.Option(
+        metavar="k8s|slurm|sky DIR", help="Write a job for a scheduler into DIR instead, and say how to submit it."
+    ),
+]
+JobKeys = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="With --write-job: image, data, cores, memory, gpus, parallel, grace, …"),
+]
 GRACE_SECONDS = 0.5
 """Time that threads have to end after the command."""
 
@@ -103,6 +113,8 @@ def train(
     goal_pictures: Annotated[
         Path | None, typer.Option(help="With --check: a folder of pictures of the goal.", callback=in_home)
     ] = None,
+    write_job: WriteJob = None,
+    job: JobKeys = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -127,6 +139,13 @@ def train(
         path = run_dir or default_run_path(name)
         completed = roles.complete(incomplete)
 
+    if write_job is not None:
+        if run_dir is None:
+            raise BadInput("--write-job: say which folder the job trains in, --run-dir DIR")
+        _write_job(write_job, job, arguments, run_dir, None, completed.threads, as_json)
+        return
+    if job:
+        raise BadInput("--job is for --write-job; leave it out, or add that")
     if goal_pictures is not None and not check:
         raise BadInput("--goal-pictures are looked at by --check; add it")
     verdict = None
@@ -161,6 +180,27 @@ def train(
     if costs := reward_costs(read_records(path)):
         typer.echo(f"rewards     {costs}")
     typer.echo(f"report      {RunFolder(path).report_file}")
+
+
+def _write_job(
+    where: tuple[str, Path],
+    settings: list[str] | None,
+    arguments: list[str],
+    path: Path,
+    cells: int | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Write what a scheduler starts, and say how it is handed over."""
+    from sightline.jobs.manifests import Work, write_job
+
+    scheduler, folder = where
+    work = Work(*_split(arguments), path, cells, threads)
+    file, submission = write_job(scheduler, folder.expanduser(), work, settings or [])
+    if as_json:
+        print_json({"job": str(file), "submit": submission})
+    else:
+        typer.echo(submission)
 
 
 def _another_process_prints() -> bool:
@@ -424,6 +464,8 @@ def sweep(
     status: Annotated[
         Path | None, typer.Option(help="Show the cells of this sweep, whichever machine trains them.", callback=in_home)
     ] = None,
+    write_job: WriteJob = None,
+    job: JobKeys = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a grid of runs: sightline sweep cartpole seed=0..4 reward.alpha=0,0.5 --run-dir sweeps/alpha
@@ -456,6 +498,12 @@ def sweep(
     if dry_run:
         print_rows(rows, ("cell", "state"), as_json)
         return
+    if write_job is not None:
+        threads = max(cell.recipe.threads for cell in plan.cells)
+        _write_job(write_job, job, recipe or [], run_dir, len(plan.cells), threads, as_json)
+        return
+    if job:
+        raise BadInput("--job is for --write-job; leave it out, or add that")
     if plan_only:
         write_plan(plan)
         _print_statuses(cell_statuses(run_dir), as_json)

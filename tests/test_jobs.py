@@ -1,0 +1,250 @@
+"""Jobs: every scheduler's file holds the user's command as it was typed, and reads exit codes as docs/runs.md says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from conftest import Finished
+from sightline.cli.commands import app
+from sightline.errors import BadInput
+from sightline.jobs.manifests import TEMPLATES, Work, write_job
+
+Sightline = Callable[..., Finished]
+GOAL = 'goal=it\'s "a pole" $HOME'
+"""A sentence that a shell would change if it were not quoted."""
+
+
+def written(
+    scheduler: str, folder: Path, *stated: str, cells: int | None = 10, recipe: str | None = "cartpole", at: str = ""
+) -> str:
+    """The text of a job, of ten cells unless said otherwise."""
+    if scheduler == "sky":
+        stated = ("data=s3://runs", *stated)
+    work = Work(recipe, ["seed=0..9", GOAL], Path(at or "/data/sweeps/Alpha 1"), cells, threads=2)
+    file, submission = write_job(scheduler, folder, work, stated)
+    assert shlex.split(submission)[-1] == str(file)
+    return file.read_text()
+
+
+def script(scheduler: str, text: str) -> str:
+    """The shell's part of a job."""
+    if scheduler == "slurm":
+        return text
+    document = yaml.safe_load(text)
+    if scheduler == "sky":
+        return str(document["run"])
+    return str(document["spec"]["template"]["spec"]["containers"][0]["args"][0])
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every command line of ours in a script, as a shell reads them."""
+    stand_ins = [
+        'sightline() { printf "%s\\0" "$@" >> "$WORDS"; printf "\\1" >> "$WORDS"; }',
+        'exec() { "$@"; }',
+        "test() { false; }",
+    ]
+    words = Path(os.environ["WORDS"])
+    words.unlink(missing_ok=True)
+    subprocess.run(["bash", "-c", "\n".join([*stand_ins, text])], check=False, timeout=20)
+    return [line.split("\0")[:-1] for line in words.read_text().split("\1") if line]
+
+
+@pytest.fixture(autouse=True)
+def _words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORDS", str(tmp_path / "words"))
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
+
+
+@pytest.mark.parametrize("cells", [10, None])
+@pytest.mark.parametrize("scheduler", TEMPLATES)
+def test_scripts_are_scripts(scheduler: str, cells: int | None, tmp_path: Path) -> None:
+    text = written(scheduler, tmp_path, cells=cells)
+    assert "not run on a real cluster" in text.split("\n\n")[0]
+    done = subprocess.run(["bash", "-n"], input=script(scheduler, text), text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("cells", [10, None])
+@pytest.mark.parametrize("scheduler", ["k8s", "sky"])
+def test_commands_arrive_as_they_were_typed(scheduler: str, cells: int | None, tmp_path: Path) -> None:
+    folder = "/data/sweeps/Alpha 1"
+    carried_out = commands(script(scheduler, written(scheduler, tmp_path, "parallel=3", cells=cells)))
+    same = ["cartpole", "seed=0..9", GOAL, "--run-dir", folder]
+    if cells is None:
+        assert carried_out == [["train", *same, "--resume-or-start"]]
+    elif scheduler == "k8s":
+        assert carried_out == [["sweep", *same, "--plan"], ["sweep-cell", folder, "3"]]
+    else:
+        assert carried_out == [["sweep", *same, "--processes", "3"]]
+    for words in carried_out:
+        check_is_understood(words)
+
+
+def check_is_understood(words: Sequence[str]) -> None:
+    """The words are arguments and options that our command has."""
+    command: Any = typer.main.get_command(app)
+    found = command.commands[words[0]]
+    found.make_context(words[0], list(words[1:]), resilient_parsing=False)
+
+
+def test_recipes_travel_to_other_machines(tmp_path: Path) -> None:
+    """A file of this machine is not there: its text is."""
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text('env: cartpole\ngoal: "it\'s up"\n')
+    for scheduler in ("k8s", "sky"):
+        carried_out = commands(script(scheduler, written(scheduler, tmp_path / "jobs", recipe=str(recipe))))
+        assert carried_out[0][1] == recipe.read_text()
+    assert shlex.quote(str(recipe)) in written("slurm", tmp_path / "jobs", recipe=str(recipe))
+
+
+def test_kubernetes_reads_exit_codes(tmp_path: Path) -> None:
+    """2 gives a cell up, 75 and 143 are no failures, and all others are tried again."""
+    for cells, giving_up in ((10, "FailIndex"), (None, "FailJob")):
+        spec = yaml.safe_load(written("k8s", tmp_path, "gpus=2", "grace=300", cells=cells))["spec"]
+        rules = {}
+        for rule in spec["podFailurePolicy"]["rules"]:
+            if "onExitCodes" in rule:
+                rules.update(dict.fromkeys(rule["onExitCodes"]["values"], rule["action"]))
+        assert rules == {75: "Ignore", 143: "Ignore", 2: giving_up}
+        pod = spec["template"]["spec"]
+        # What Kubernetes demands of rules on exit codes.
+        assert pod["restartPolicy"] == "Never" and spec["podReplacementPolicy"] == "Failed"
+        assert pod["terminationGracePeriodSeconds"] == 300
+        container = pod["containers"][0]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == 2 and container["image"] == "sightline:cuda"
+        # A shell between would take the signal for itself.
+        assert container["command"][:2] == ["tini", "--"]
+        assert container["args"][0].strip().splitlines()[-1].startswith("exec ")
+        if cells:
+            assert spec["completionMode"] == "Indexed" and spec["completions"] == 10 and spec["parallelism"] == 4
+        else:
+            assert "completions" not in spec
+
+
+def test_sky_starts_again(tmp_path: Path) -> None:
+    document = yaml.safe_load(written("sky", tmp_path, "gpus=1", "accelerator=A100"))
+    assert document["resources"]["job_recovery"]["recover_on_exit_codes"] == [75, 143]
+    assert document["resources"]["accelerators"] == "A100:1"
+    assert document["file_mounts"]["/data"] == {"source": "s3://runs", "mode": "MOUNT"}
+
+
+# -- Slurm, with stand-ins for its programs and ours -------------------------------------------------------------------
+
+
+class Slurm:
+    """A job that is carried out by bash, where `sightline` is a script and `scontrol` notes what it is told."""
+
+    def __init__(self, folder: Path, sightline: str, cells: int | None = 10) -> None:
+        programs = folder / "programs"
+        programs.mkdir()
+        self._notes = folder / "notes"
+        self._notes.touch()
+        stand_ins = {"sightline": sightline, "scontrol": f'echo "$@" >> {self._notes}'}
+        for name, text in stand_ins.items():
+            (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+            (programs / name).chmod(0o755)
+        text = written("slurm", folder, cells=cells, at=str(folder / "sweep"))
+        ours = [line for line in text.splitlines() if line.startswith("export PATH=")]
+        self._script = text.replace(ours[0], f'export PATH={programs}:"$PATH"')
+        self._variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "10"}
+        self._variables["SIGHTLINE_BUSY_SECONDS"] = "0"
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        environment = os.environ | self._variables | variables
+        return subprocess.Popen(["bash", "-c", self._script], env=environment, text=True)
+
+    def told(self) -> str:
+        return self._notes.read_text().strip()
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "requeued"),
+    [(0, 0, False), (2, 0, False), (1, 0, True), (1, 4, False), (137, 3, True), (75, 99, True), (143, 99, True)],
+)
+def test_slurm_reads_exit_codes(code: int, restarts: int, requeued: bool, tmp_path: Path) -> None:
+    slurm = Slurm(tmp_path, f'[ "$1" = sweep ] || exit {code}')
+    ended = slurm.start(SLURM_RESTART_COUNT=str(restarts)).wait(timeout=20)
+    assert slurm.told() == ("requeue 7_3" if requeued else "")
+    assert ended == (0 if requeued else code)
+
+
+def test_slurm_waits_until_a_run_has_saved(tmp_path: Path) -> None:
+    """The signal goes to the shell, which passes it on, and stays until the run is done."""
+    saving = (
+        f"trap 'sleep 0.5; touch {tmp_path}/saved; exit 143' TERM; touch {tmp_path}/begun; while :; do sleep 0.1; done"
+    )
+    slurm = Slurm(tmp_path, saving, cells=None)
+    process = slurm.start()
+    for _ in range(200):
+        if (tmp_path / "begun").exists():
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+    assert (tmp_path / "saved").exists() and slurm.told() == "requeue 10"
+
+
+def test_slurm_goes_on_where_another_task_wrote_the_plan(tmp_path: Path) -> None:
+    """Of two tasks that begin at once one is refused the folder; the plan is there all the same."""
+    plan = tmp_path / "sweep" / "sweep.json"
+    writing = f'if [ "$1" = sweep ]; then mkdir -p {plan.parent}; touch {plan}; exit 75; fi'
+    assert Slurm(tmp_path, writing).start().wait(timeout=20) == 0
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "stated", "expected"),
+    [
+        ("pbs", (), "only k8s, slurm, sky"),
+        ("k8s", ("hours=2",), "no use for hours"),
+        ("slurm", ("image=a",), "no use for image"),
+        ("k8s", ("gpu=1",), "did you mean 'gpus'"),
+        ("k8s", ("gpus=-1",), "gpus"),
+        ("k8s", ("gpus",), "key=value"),
+        ("k8s", ("name=My_Job",), "name"),
+        ("sky", ("data=claim",), "--job data=s3://"),
+    ],
+)
+def test_settings_are_checked(scheduler: str, stated: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=expected):
+        written(scheduler, tmp_path / "jobs", *stated)
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_folders_that_containers_do_not_see(tmp_path: Path) -> None:
+    for scheduler in ("k8s", "sky"):
+        with pytest.raises(BadInput, match="--run-dir /data/mine"):
+            written(scheduler, tmp_path, at="sweeps/mine")
+
+
+def test_the_commands(sightline: Sightline, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    done = sightline("sweep", "cartpole", "seed=0..2", "--run-dir", "sweeps/x", "--write-job", "slurm", jobs)
+    assert done.code == 0 and done.out == f"sbatch {jobs}/x-slurm.sh\n", done.err
+    assert "--array=0-2%3\n" in (jobs / "x-slurm.sh").read_text()
+    done = sightline(
+        "train", "cartpole", "--run-dir", "/data/x", "--write-job", "k8s", jobs, "--job", "name=mine", "--json"
+    )
+    assert done.code == 0 and "mine-k8s.yaml" in done.out, done.err
+    assert not Path("sweeps").exists()
+    refusals = {
+        ("train", "cartpole", "--write-job", "k8s", jobs): "--run-dir",
+        ("train", "cartpole", "--run-dir", "x", "--job", "gpus=1"): "--job is for --write-job",
+        ("sweep", "cartpole", "seed=0..1", "--run-dir", "x", "--job", "gpus=1"): "--job is for --write-job",
+    }
+    for arguments, expected in refusals.items():
+        done = sightline(*arguments)
+        assert done.code == 2 and len(done.lines) == 1 and expected in done.lines[0]
