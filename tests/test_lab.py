@@ -348,6 +348,16 @@ def test_stills_are_alone(tmp_path: Path) -> None:
     assert scores.frames.episode.tolist() == list(range(7)) and len(scores.frames.sources) == 7
 
 
+def test_a_reward_of_several_pictures_is_doubted_where_they_stand_alone(tmp_path: Path) -> None:
+    class Last(Brightness):
+        scope = sl.Scope("window", 2)
+
+    rewards = [ready("one", Brightness()), ready("last", Last(), source=None)]
+    assert not score(rewards, [hand()], FeatureStore(tmp_path)).warnings
+    (doubt,) = score(rewards, [hand(), hand(still=True)], FeatureStore(tmp_path)).warnings
+    assert "reward 'last' is of several pictures in their order" in doubt and "hand one by one" in doubt
+
+
 def test_a_reward_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     scores = score([ready("good", Brightness()), ready("bad", Broken(), source=None)], [hand()], FeatureStore(tmp_path))
     assert "not finite" in scores.failures["bad"] and "4 of 4" in scores.failures["bad"]

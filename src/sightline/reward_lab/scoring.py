@@ -8,7 +8,7 @@ truth, and whether it is a success.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -239,6 +239,7 @@ def score(
         name, reason = next(iter(failures.items()))
         raise RunFailed(f"reward '{name}': {reason}")
     warnings += [line for reward in rewards for line in reward.setup.warnings]
+    warnings += _doubts_of_stills(rewards, sources)
     # What a task's own picture gives cause to doubt does not concern files.
     if any(source.plays for source in sources):
         warnings += [line for reward in rewards for line in reward.setup.doubts]
@@ -246,6 +247,19 @@ def score(
     names = [reward.name for reward in rewards]
     ordered = {name: real[name] for name in names}
     return LabScores(frames, ordered, changed, failures, tuple(dict.fromkeys(warnings)), steps)
+
+
+def _doubts_of_stills(rewards: Sequence[ReadyReward], sources: Sequence[Source]) -> Iterator[str]:
+    """A line for each reward of several pictures that is shown single ones."""
+    still = [source.name for source in sources if source.still]
+    if not still:
+        return
+    for reward in rewards:
+        if not reward.model.judges_stills:
+            yield (
+                f"reward '{reward.name}' is of several pictures in their order, and is shown those of "
+                f"{', '.join(still)} one by one, as if nothing had come before; say --play random and scripted alone"
+            )
 
 
 def _score_group(
