@@ -1,11 +1,13 @@
 """What it costs that a reward comes from a server, on this machine.
 
-    python benchmarks/http_reward.py speed learn
+    python benchmarks/http_reward.py speed learn [--rewards NAME…] [--seeds N…]
 
 - `speed`: frames per second of the recipe cartpole's reward (the bundled encoder at 64 pixels) through `sightline
   serve-reward` in a process of its own, beside the same reward in this process; in turn, the median of five rounds.
   Every frame is another one, so that no answer is known. Asked: at least 0.8 times as many.
-- `learn`: `cartpole` learned from the server's rewards, one seed. Asked: success.
+- `learn`: `cartpole` learned from the server's rewards, with three seeds, and as a control from those of a server that
+  serves words that mean nothing here. What is done is kept, and the same command goes on. Asked: success in every seed,
+  and in no control.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import keep, sized, train
+from running import folder_of, keep, kept, sized, train
 from sightline.rewards.base import RewardModel
 from sightline.rewards.http import HTTPReward
 from sightline.rewards.servers.source import served_reward
@@ -36,14 +38,19 @@ FRAMES = sized(2048, 16)
 ROUNDS = sized(5, 1)
 LEAST_SPEED = 0.8
 """Of the frames per second in this process."""
+SEEDS = sized((0, 1, 2), (0,))
 LEAST_SUCCESS = 0.9
-"""Share of test episodes."""
+"""Share of test episodes of each seed with the task's own words."""
+MOST_SUCCESS = 0.1
+"""The same of the control."""
+SERVED = {"words": (), "control: nonsense": ("goal=a bowl of soup on the moon",)}
+"""Name of a row -> overrides of the recipe that is served."""
 
 
 @contextmanager
-def server() -> Iterator[str]:
+def server(*overrides: str) -> Iterator[str]:
     """The address of `sightline serve-reward cartpole` in a process of its own."""
-    command = [sys.executable, "-m", "sightline", "serve-reward", "cartpole", "--port", "0"]
+    command = [sys.executable, "-m", "sightline", "serve-reward", "cartpole", *overrides, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None, "it is a pipe"
@@ -80,21 +87,45 @@ def speed() -> dict[str, Any]:
     return {"frames": FRAMES, "frames per second": medians, "ratio": ratio, "met": ratio >= LEAST_SPEED}
 
 
-def learn() -> dict[str, Any]:
-    with server() as url, tempfile.TemporaryDirectory() as folder:
-        result = train("cartpole", ("cartpole", "reward.kind=http", f"reward.url={url}"), 0, Path(folder))
-    success = result["success_rate"]
-    facts = {"seed": 0, "success": success, "return": result["return"], "seconds": round(result["wall_seconds"])}
-    return facts | {"met": success >= LEAST_SUCCESS}
+def learn(names: list[str], seeds: list[int]) -> dict[str, Any]:
+    """Train on each server's rewards with each seed, but for those whose success is measured already."""
+    for seed in seeds:
+        for name in names:
+            rows = kept(FILE, "learn").get("runs", {})
+            key = f"{name}, {seed}"
+            if key in rows:
+                continue
+            with server(*SERVED[name]) as url, tempfile.TemporaryDirectory() as folder:
+                overrides = ("reward.kind=http", f"reward.url={url}")
+                result = train(folder_of(name), ("cartpole", *overrides), seed, Path(folder))
+            facts = {part: result[part] for part in ("success_rate", "ci_low", "ci_high", "return", "wall_seconds")}
+            keep(FILE, "learn", judged(rows | {key: facts}))
+    return judged(kept(FILE, "learn").get("runs", {}))
+
+
+def judged(rows: dict[str, Any]) -> dict[str, Any]:
+    """All runs so far, and whether the task's own words succeed with every seed, and the control with none."""
+    successes = {
+        name: [rows[key]["success_rate"] for seed in SEEDS if (key := f"{name}, {seed}") in rows] for name in SERVED
+    }
+    is_complete = all(len(of_name) == len(SEEDS) for of_name in successes.values())
+    words, control = successes.values()
+    return {"runs": rows, "met": is_complete and min(words) >= LEAST_SUCCESS and max(control) <= MOST_SUCCESS}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["speed", "learn"])
-    for part in parser.parse_args().parts:
-        found = {"speed": speed, "learn": learn}[part]()
+    parser.add_argument("--rewards", nargs="+", default=list(SERVED), choices=list(SERVED))
+    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
+    given = parser.parse_args()
+    for part in given.parts:
+        if part == "speed":
+            found = speed()
+            keep(FILE, part, {"command": "python benchmarks/http_reward.py speed"} | found)
+        else:
+            found = learn(given.rewards, given.seeds)
         print(json.dumps(found, indent=1), flush=True)
-        keep(FILE, part, {"command": f"python benchmarks/http_reward.py {part}"} | found)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@
   that rank frames alike may differ in it: the rest is what the reward pays for nothing.
 - `learn`: CartPole trained on judges' rewards, with three seeds, on the fixed panel of tests. It never terminates, so
   that standing pays by the reward alone. Controls: another question, what the judge said of other poles, a constant,
-  and an untrained policy. What is done is kept, and the same command goes on.
+  and an untrained policy. Rows of 6 400 steps and controls are of the recipe's first length, at which one seed of three
+  failed. What is done is kept, and the same command goes on.
 
 Asked of `learn`: in the model's own words success in every seed, and in no control. Results go to
 benchmarks/results/judge.json.
@@ -46,8 +47,8 @@ MOST_SUCCESS = 0.1
 RECIPE = "cartpole-judge"
 TESTS = ("evaluation.test_episodes=20", "evaluation.episodes=4")
 """The judge is asked about evaluations, too: about fifty pictures of each episode."""
-LONGER = ("steps=12000", "evaluation.every=1500")
-"""As many steps as the recipe `cartpole` has, and nearly as often a choice: its last policy is often not the best."""
+SHORT = ("steps=6400", "evaluation.every=1600")
+"""The recipe's first length, about half of what it is now."""
 DIGITS = "[user]\n{pictures}\n{goal}?\n\n[choices]\n1\n0\n"
 """Yes and no for a model whose words are digits and pieces: True and False are several tokens of it."""
 OTHER_GOALS = {"cartpole": "pole hanging down below the cart", "numberline": "the current number is not the target"}
@@ -173,13 +174,13 @@ def runs() -> dict[str, tuple[str, ...]]:
     words = tuple(f"reward.{key}={value}" for key, value in (("form", "scale"), ("prompt", "null"), ("over", "frame")))
     return {
         "own words": (),
-        "own words, 12 000 steps": LONGER,
-        "control: other question": (f"reward.prompt={other}",),
-        "control: other poles": ("reward={kind: 'judge:OtherPoles'}", "env_options.render_size=[96,96]"),
-        "control: constant": ("reward={kind: 'judge:Constant'}",),
-        "own words, yes_no": ("reward.form=yes_no",),
-        "own words, difference": ("reward.output=difference",),
-        "scale": words,
+        "own words, 6 400 steps": SHORT,
+        "control: other question": (*SHORT, f"reward.prompt={other}"),
+        "control: other poles": (*SHORT, "reward={kind: 'judge:OtherPoles'}", "env_options.render_size=[96,96]"),
+        "control: constant": (*SHORT, "reward={kind: 'judge:Constant'}"),
+        "own words, yes_no": (*SHORT, "reward.form=yes_no"),
+        "own words, difference": (*SHORT, "reward.output=difference"),
+        "scale": (*SHORT, *words),
     }
 
 

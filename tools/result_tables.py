@@ -769,14 +769,29 @@ def judge_learn(document: Document) -> str:
     if "learn" not in document:
         return ""
     heads = ("reward", "success of each training seed, %", "return, of 200", "untrained", "seconds, whole command")
-    by_name: dict[str, list[Run]] = {}
-    for key, run in result(document, "learn")["runs"].items():
-        by_name.setdefault(key.rpartition(", ")[0], []).append(run)
     rows = []
-    for name, runs in by_name.items():
+    for name, runs in runs_by_name(document).items():
         returns = (" ".join(rounded(run["return"]) for run in of) for of in (runs, [one["untrained"] for one in runs]))
         rows.append((name, successes(runs), *returns, span(run["wall_seconds"] for run in runs)))
     return markdown(heads, rows)
+
+
+def runs_by_name(document: Document) -> dict[str, list[Run]]:
+    """Runs of a part `learn` whose keys are a name and a seed, "name, seed"; those of a name in order of the seeds."""
+    seeds: dict[str, dict[int, Run]] = {}
+    for key, run in result(document, "learn")["runs"].items():
+        name, _, seed = key.rpartition(", ")
+        seeds.setdefault(name, {})[int(seed)] = run
+    return {name: [runs[seed] for seed in sorted(runs)] for name, runs in seeds.items()}
+
+
+def http_learn(document: Document) -> str:
+    """Success and return of each run on rewards of a server."""
+    rows = []
+    for name, runs in runs_by_name(document).items():
+        returns = " ".join(rounded(run["return"]) for run in runs)
+        rows.append((name, successes(runs), returns, span(run["wall_seconds"] for run in runs)))
+    return markdown(("the server serves", "success of each seed, %", "return, of 200", "seconds, whole command"), rows)
 
 
 # -- all tables --------------------------------------------------------------------------------------------------------
@@ -801,6 +816,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "preferences_efficiency": (("preferences.json",), preferences_efficiency),
     "judge_lab": (("judge.json",), judge_lab),
     "judge_learn": (("judge.json",), judge_learn),
+    "http_learn": (("http_reward.json",), http_learn),
     "agents": (("agents.json", "cartpole_agent.json"), agents),
     "blackjack": (("agents.json", "blackjack.json"), blackjack),
     "points24": (("agents.json",), points24),
