@@ -23,9 +23,8 @@ tiny=(cartpole steps=4000 evaluation.every=2000 evaluation.episodes=2 evaluation
 name=sightline-smoke-$$
 "${start[@]}" --name "$name" "$image" train "${tiny[@]}" &
 process=$!
-for _ in $(seq 300); do
-  ! sightline_files=$("${start[@]}" --entrypoint sh "$image" -c 'ls -d /data/run/checkpoints/step-*' 2> /dev/null) ||
-    [ -z "$sightline_files" ] || break
+until docker exec "$name" sh -c 'ls -d /data/run/checkpoints/step-*' > /dev/null 2>&1; do
+  kill -0 "$process" 2> /dev/null || { echo "smoke: the run ended before its first checkpoint"; exit 1; }
   sleep 1
 done
 docker kill --signal TERM "$name" > /dev/null

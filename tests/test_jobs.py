@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -248,3 +249,23 @@ def test_the_commands(sightline: Sightline, tmp_path: Path) -> None:
     for arguments, expected in refusals.items():
         done = sightline(*arguments)
         assert done.code == 2 and len(done.lines) == 1 and expected in done.lines[0]
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_commands_of_the_page(sightline: Sightline) -> None:
+    """Those of docs/scale.md that train nothing are carried out, word for word and in their order; the others are
+    understood."""
+    page = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", page, flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("sightline ")]
+    assert len(lines) >= 8
+    quick = ("--dry-run", "--plan", "--write-job", "--status sweeps/shared")
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        if not any(option in line for option in quick):
+            check_is_understood(words)
+            continue
+        done = sightline(*words)
+        assert done.code == 0, f"{line}: {done.err}"
