@@ -201,6 +201,61 @@ def test_two_stages_of_levels_and_empty_descriptions() -> None:
     assert (empty.outcome, empty.reason) == (Outcome.FAILED, "the reply is empty")
 
 
+def test_another_model_reads_the_report() -> None:
+    report = in_turn("The second is BRIGHT-AS-DAY.", "The first is BRIGHT-AS-DAY.")
+    with FaultServer(report) as seer, FaultServer(chosen("second", "first")) as server:
+        reader = {"model": "words", "url": server.url, "temperature": 0.5, "max_tokens": 9, "input_price": 1e6}
+        teacher = teacher_at(seer, stages=2, reader=reader, output_price=2e6)
+        ((_, said),) = teacher.answers([pair(10, 200)])
+    assert said.outcome is Outcome.SECOND
+    assert [(e.stage, e.swapped) for e in said.exchanges] == [
+        (s, o) for o in (False, True) for s in ("describe", "label")
+    ]
+    assert [len(asked.pictures) for asked in (*seer.asked, *server.asked)] == [2, 2, 0, 0]
+    body = server.asked[0].body
+    assert (body["model"], body["temperature"]) == ("words", 0.5) and "BRIGHT-AS-DAY" in server.asked[0].texts[0]
+    describe, label = said.exchanges[:2]
+    assert (describe.cost, label.cost) == (2 * describe.output_tokens, label.input_tokens) and label.input_tokens > 0
+
+
+def test_a_reader_is_checked_without_a_picture_and_named_where_it_fails() -> None:
+    with FaultServer(says("red")) as seer, FaultServer(says("1")) as server:
+        teacher = teacher_at(seer, stages=2, reader={"model": "words", "url": server.url})
+        teacher.check()
+        ((_, said),) = teacher.answers([pair(1, 2)])
+        assert [len(asked.pictures) for asked in server.asked] == [0, 0] and seer.asked[0].pictures
+    assert said.outcome is Outcome.UNPARSABLE, "a number is none of the words"
+    with FaultServer(says("red")) as seer, FaultServer(faults=[thought_too_long["openai"]]) as server:
+        teacher = teacher_at(seer, stages=2, reader={"model": "words", "url": server.url})
+        with pytest.raises(BadInput, match=r"raise reward\.teacher\.reader\.max_tokens"):
+            teacher.check()
+    with FaultServer(says("red")) as seer, FaultServer(faults=[status(401)] * 3) as server:
+        teacher = teacher_at(seer, stages=2, reader={"model": "words", "url": server.url})
+        assert [answer.outcome for _, answer in teacher.answers([pair(1, 2)])] == [Outcome.FAILED]
+        assert teacher.exhausted and not teacher._sees.calls.exhausted
+
+
+def test_a_reader_belongs_to_two_stages_and_to_what_an_answer_is_from() -> None:
+    with pytest.raises(ValueError, match="say stages=2"):
+        ChatTeacherConfig(kind="chat", model="m", reader={"model": "words"})
+    config = ChatTeacherConfig(
+        kind="chat", model="m", url="http://localhost:1/v1", stages=2, reader={"model": "words", "input_price": 1}
+    )
+    config.check_priced()
+    assert config.facts() == "chat, m, its reports read by words"
+    assert [key for key, _, _ in config.reaches()] == ["reader.provider"], "the other one is on this machine"
+    signatures = {
+        ChatTeacher("m", stages=2, **others).signature
+        for others in (
+            {},
+            {"reader": {"model": "m"}},
+            {"reader": {"model": "n"}},
+            {"reader": {"model": "n", "temperature": 1}},
+        )
+    }
+    assert len(signatures) == 4
+
+
 def test_votes_go_by_the_majority_and_stop_when_it_is_clear() -> None:
     settings = {"votes": 5, "swap": False, "temperature": 1.0}
     said = answer(chosen("first", "second", "first", "first"), pair(1, 2), **settings)
@@ -620,7 +675,7 @@ def test_giving_up_comes_in_time_before_the_beginning_and_harmlessly_after_the_e
 def test_giving_up_does_not_wait_for_ever_in_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with FaultServer(faults=[hangs_up] * 2) as server:
         teacher = teacher_at(server, timeout=0.2)
-        teacher._calls = calling.RateLimitedClient(calling.Limits(first_wait=100.0))
+        teacher._sees.calls = calling.RateLimitedClient(calling.Limits(first_wait=100.0))
         said = given_up_after(teacher, [pair(1, 2)], lambda: len(server.asked) >= 1)
     assert (said[0].outcome, said[0].reason) == (Outcome.FAILED, "given up")
     assert ["breaks the connection off" in exchange.error for exchange in said[0].exchanges] == [True]

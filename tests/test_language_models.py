@@ -17,6 +17,7 @@ import transformers
 
 import sightline as sl
 import smollm2
+from fault_server import FaultServer, says
 from sightline import roles
 from sightline.agents.agent_setup import build, load_model
 from sightline.agents.resolving import resolve
@@ -26,6 +27,7 @@ from sightline.config.loading import for_agent, load_recipe
 from sightline.config.recipe import AgentRecipe
 from sightline.errors import BadInput
 from sightline.images import Picture
+from sightline.labels.types import Question, Segment
 from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatRequest, Rejected
 from sightline.models.vlm.loading import load_pretrained, reads_pictures
@@ -319,6 +321,19 @@ def test_pictures_are_refused_before_weights_are_read(
         model.replies([shown])
     with pytest.raises(BadInput, match="reads no pictures"):
         fresh("llama").encode([ChatTurn("which", (Picture(np.zeros((8, 8, 3), np.uint8)),))])
+
+
+def test_a_language_model_reads_the_reports_of_a_teacher(folder: Callable[[str], Path]) -> None:
+    """Pictures go to the model that sees, and the report alone to the one that reads."""
+    reader = {"provider": "local", "model": str(folder("llama")), "max_tokens": 4, "options": {"device": "cpu"}}
+    frames = np.stack([np.full((1, 8, 8, 3), grey, np.uint8) for grey in (10, 200)])
+    segments = tuple(Segment(frame, np.zeros(1, np.float32)) for frame in frames)
+    with FaultServer(says("The second is brighter.")) as server:
+        teacher = sl.ChatTeacher("seer", url=server.url, stages=2, swap=False, reader=reader)
+        ((_, said),) = teacher.answers([Question("compare", segments, ("a bright picture",))])
+    describe, label = said.exchanges
+    assert (describe.stage, label.stage, label.error) == ("describe", "label", "")
+    assert label.output_tokens == 4 and "The second is brighter." in label.prompt
 
 
 async def _asked(model: LocalModel, *requests: ChatRequest) -> list[str]:

@@ -7,11 +7,12 @@ several times, and doubtful answers are marked as unsure and not learned from.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -45,6 +46,8 @@ from sightline.teachers.base import TeacherConfig, TeacherContext
 _JUDGEMENTS = (Outcome.FIRST, Outcome.SECOND, Outcome.EQUAL, Outcome.VALUE)
 _ALTERNATIVES = {"compare": 5, "rate": 20, "score": 20}
 """Number of alternative tokens with log-probabilities to request: enough to hold every answer."""
+_LABEL = "label"
+"""Stage that reads a report, and is shown no pictures."""
 LONGEST_FAREWELL = 20.0
 """Maximum seconds to wait for pending replies when the teacher is given up."""
 
@@ -83,12 +86,28 @@ class _Interview:
     request_counts: Counter[tuple[str, bool]] = field(default_factory=Counter)
 
 
-class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
+class PricedModelConfig(ChatModelConfig):
+    """A chat model with what it costs."""
+
+    input_price: NonNegativeFloat = 0.0
+    """Price of a million tokens that the model reads; in any currency, the same as the budget's."""
+    output_price: NonNegativeFloat = 0.0
+    """Price of a million tokens that it writes."""
+
+    @property
+    def priced(self) -> bool:
+        return bool(self.input_price or self.output_price)
+
+
+class ChatTeacherConfig(TeacherConfig, PricedModelConfig):
     """Recipe block of the chat teacher, which asks a vision-language model."""
 
     kind: Literal["chat"] = "chat"
     stages: Literal[1, 2] = 1
     """Prompting stages: 1 asks for the answer at once; 2 asks for a description and comparison, then for the label."""
+    reader: PricedModelConfig | None = None
+    """Another model for the label of two stages; default: the same. It reads the report and is shown no picture, so a
+    plain language model will do: reader.provider=local reader.model=FOLDER."""
     swap: bool = True
     """Ask every pair in both orders; answers that change with the order count as unsure."""
     votes: PositiveInt = 1
@@ -97,10 +116,6 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
     """Number of frames shown of a segment: the last, and others evenly before it."""
     prompt: PromptText | None = None
     """A prompt file, whose words are sent in place of the teacher's own; a run's recipe holds its text."""
-    input_price: NonNegativeFloat = 0.0
-    """Price of a million tokens that the model reads; in any currency, the same as the budget's."""
-    output_price: NonNegativeFloat = 0.0
-    """Price of a million tokens that it writes."""
 
     lags: ClassVar[bool] = True
     shown_size: ClassVar[tuple[int, int] | None] = (224, 224)
@@ -109,6 +124,12 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
     def _votes_differ(self) -> ChatTeacherConfig:
         if self.votes > 1 and self.temperature == 0:
             raise ValueError(f"votes={self.votes} needs a temperature above 0, or all votes are the same")
+        return self
+
+    @model_validator(mode="after")
+    def _reader_has_a_report(self) -> ChatTeacherConfig:
+        if self.reader is not None and self.stages == 1:
+            raise ValueError("reader: it reads the report of two stages, and there is one; say stages=2")
         return self
 
     @model_validator(mode="after")
@@ -130,27 +151,92 @@ class ChatTeacherConfig(TeacherConfig, ChatModelConfig):
         self.prompt_file(question)
 
     def reaches(self) -> Iterator[Reach]:
-        return ChatModelConfig.reaches(self)
+        yield from ChatModelConfig.reaches(self)
+        if self.reader is not None:
+            for key, value, what in self.reader.reaches():
+                yield f"reader.{key}", value, what
 
     def check_priced(self) -> None:
-        if not self.input_price and not self.output_price:
+        if not self.priced and not (self.reader is not None and self.reader.priced):
             raise ValueError(
                 "budget.money needs prices: say teacher.input_price and teacher.output_price, of a million tokens each"
             )
 
     def facts(self) -> str:
+        if self.reader is not None:
+            return f"chat, {self.model}, its reports read by {self.reader.model}"
         return f"chat, {self.model}"
 
     def shown_prompt(self, question: Question) -> str:
         return ChatTeacher(**self.model_dump(exclude={"kind"})).shown_prompt(question)
 
     def build(self, context: TeacherContext) -> ChatTeacher:
-        end = retirement_of(self.provider, self.model)
-        if end is not None:
-            context.warn(str(end))
+        for model in (self, self.reader or self):
+            end = retirement_of(model.provider, model.model)
+            if end is not None:
+                context.warn(str(end))
         teacher = ChatTeacher(**self.model_dump(exclude={"kind"}))
         teacher.check()
         return teacher
+
+
+class _Respondent:
+    """A model that is asked, with its limits.
+
+    Args:
+        config: which model, and what it costs.
+        key: of the recipe, under which its settings are.
+        say: receives messages for people.
+    """
+
+    def __init__(self, config: PricedModelConfig, key: str, say: Callable[[str], None]) -> None:
+        self.config = config
+        self.model = config.open()
+        self.limits = config.limits(self.model)
+        self.calls = RateLimitedClient(self.limits, say)
+        self._key = key
+
+    def request(self, prompt: prompts.TeacherPrompt, question: Question) -> ChatRequest:
+        """The request that sends a prompt; one for an answer asks for the alternatives to its tokens."""
+        alternatives = 0
+        if prompt.decides:
+            alternatives = _ALTERNATIVES[question.kind]
+        config = self.config
+        return ChatRequest(
+            prompt.parts, prompt.schema, config.temperature, config.max_tokens, alternatives, system=prompt.system
+        )
+
+    def check(self, prompt: prompts.TeacherPrompt, question: Question) -> None:
+        """Check the connection with a request; see `ChatTeacher.check`."""
+        reply = check(self.model, self.limits, self.request(prompt, question))
+        if reply.cut_off and not reply.text.strip():
+            raise BadInput(f"the chat model at {self.model.where} says nothing: {self.cut_off()}")
+
+    def cost(self, input_tokens: int, output_tokens: int) -> float:
+        """In the currency of the prices."""
+        return (input_tokens * self.config.input_price + output_tokens * self.config.output_price) / 1e6
+
+    def cut_off(self) -> str:
+        """Why a reply is not whole, and what to do."""
+        return f"it was cut off at the limit of {self.config.max_tokens} tokens; raise {self._key}.max_tokens"
+
+    def settings(self) -> str:
+        """What its answers depend on beside the words, for signatures. Not `max_tokens`: a reply that is cut off
+        fails."""
+        config = self.config
+        return (
+            f"provider={config.provider} where={config.place(self.model)} model={config.model} "
+            f"structured={config.structured} temperature={config.temperature} "
+            f"options={json.dumps(config.options, sort_keys=True, default=str)}"
+        )
+
+
+@dataclass(frozen=True)
+class _Connections:
+    """Connections to the model that is shown the pictures, and to the one that reads the report."""
+
+    sees: Ask
+    reads: Ask
 
 
 class ChatTeacher(Teacher):
@@ -181,9 +267,10 @@ class ChatTeacher(Teacher):
         config = checked_block(ChatTeacherConfig, {"model": model} | options)
         self.config = config
         self.name = f"chat {config.model}"
-        self._model = config.open()
-        self._limits = config.limits(self._model)
-        self._calls = RateLimitedClient(self._limits, lambda line: self.say(line))
+        self._sees = _Respondent(config, "reward.teacher", lambda line: self.say(line))
+        self._reads = self._sees
+        if config.reader is not None:
+            self._reads = _Respondent(config.reader, "reward.teacher.reader", lambda line: self.say(line))
         self._cancel_token = CancelToken()
         self._prompt_file = config.prompt_file()
         words = prompts.PROMPT_VERSION
@@ -193,11 +280,13 @@ class ChatTeacher(Teacher):
         depends_on = ("stages", "swap", "votes", "structured", "frames", "temperature")
         settings = " ".join(f"{key}={getattr(config, key)}" for key in depends_on)
         extra = json.dumps(config.options, sort_keys=True, default=str)
-        where = config.place(self._model)
+        where = config.place(self._sees.model)
         self.signature = (
             f"chat provider={config.provider} where={where} model={config.model} "
             f"prompts={words} {settings} options={extra}"
         )
+        if self._reads is not self._sees:
+            self.signature += f" reader: {self._reads.settings()}"
 
     def check(self) -> None:
         """Check the connection with a trivial request, with a picture and all options that questions will use.
@@ -211,9 +300,11 @@ class ChatTeacher(Teacher):
         question = Question("rate", (square,), ("a red square",), levels=2)
         # By the teacher's own words, even where a prompt file may only be for pairs: the words are not on trial here.
         prompt = prompts.ask_at_once(question, [[Picture(square.frames[0])]], self.config.structured)
-        reply = check(self._model, self._limits, self._request(prompt, question))
-        if reply.cut_off and not reply.text.strip():
-            raise BadInput(f"the chat model at {self._model.where} says nothing: {self._cut_off()}")
+        self._sees.check(prompt, question)
+        if self._reads is not self._sees:
+            self._reads.check(
+                prompts.label(question, "It shows a red square.", self._reads.config.structured), question
+            )
 
     def shown_prompt(self, question: Question) -> str:
         """What the model is asked by a question, section by section, with marks for pictures."""
@@ -246,15 +337,16 @@ class ChatTeacher(Teacher):
             BadInput: package or key missing, or a question of a kind that the prompt file is not for.
         """
         self._cancel_token = CancelToken()
-        self._calls.exhausted = None
-        return stream_async(self._model.connected, self._answer, questions, self.config.concurrency, self._cancel_token)
+        self._sees.calls.exhausted = self._reads.calls.exhausted = None
+        return stream_async(self._connected, self._answer, questions, self.config.concurrency, self._cancel_token)
 
     @property
     def exhausted(self) -> str:
-        quota = self._calls.exhausted
-        if quota is None:
-            return ""
-        return f"{self._model.where} answers no more: {quota}"
+        for respondent in (self._sees, self._reads):
+            quota = respondent.calls.exhausted
+            if quota is not None:
+                return f"{respondent.model.where} answers no more: {quota}"
+        return ""
 
     def give_up(self) -> None:
         """Begin no further question, wait a little for those under way, and fail the rest of them.
@@ -265,9 +357,18 @@ class ChatTeacher(Teacher):
         """
         self._cancel_token.cancel(min(self.config.timeout, LONGEST_FAREWELL))
 
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[_Connections]:
+        async with self._sees.model.connected() as sees:
+            if self._reads is self._sees:
+                yield _Connections(sees, sees)
+                return
+            async with self._reads.model.connected() as reads:
+                yield _Connections(sees, reads)
+
     # -- one question --------------------------------------------------------------------------------------------
 
-    async def _answer(self, ask: Ask, question: Question) -> Answer:
+    async def _answer(self, connections: _Connections, question: Question) -> Answer:
         start = time.monotonic()
         self._check_kind(question)
         frames = [pick_frames(segment, self.config.frames) for segment in question.segments]
@@ -278,7 +379,7 @@ class ChatTeacher(Teacher):
         interview = _Interview(question, pictures, self.occasion(question))
         interview.earlier_replies.extend(self.recall(question))
         try:
-            opinion = await self._vote(ask, interview)
+            opinion = await self._vote(connections, interview)
         except asyncio.CancelledError:
             # Given up: the exchanges until here cost money, so they go into the answer. Any other end is the caller's.
             if not self._cancel_token.cancelled:
@@ -293,24 +394,24 @@ class ChatTeacher(Teacher):
             seconds=time.monotonic() - start,
         )
 
-    async def _vote(self, ask: Ask, interview: _Interview) -> Opinion:
+    async def _vote(self, connections: _Connections, interview: _Interview) -> Opinion:
         opinions: list[Opinion] = []
         # One after the other: no vote is paid for that can change nothing any more.
         while len(opinions) < self.config.votes and not _decided(opinions, self.config.votes):
-            opinions.append(await self._opinion(ask, interview))
+            opinions.append(await self._opinion(connections, interview))
         if self.config.votes == 1:
             return opinions[0]
         return count_votes(opinions, self.config.votes, interview.question.kind)
 
-    async def _opinion(self, ask: Ask, interview: _Interview) -> Opinion:
-        opinion = await self._once(ask, interview, swapped=False)
+    async def _opinion(self, connections: _Connections, interview: _Interview) -> Opinion:
+        opinion = await self._once(connections, interview, swapped=False)
         if interview.question.kind != "compare" or not self.config.swap or opinion.outcome not in _JUDGEMENTS:
             return opinion
         # Models prefer a place to some degree: only an opinion that survives the swap counts.
-        opinion_when_swapped = await self._once(ask, interview, swapped=True)
+        opinion_when_swapped = await self._once(connections, interview, swapped=True)
         return both_orders(opinion, opinion_when_swapped)
 
-    async def _once(self, ask: Ask, interview: _Interview, swapped: bool) -> Opinion:
+    async def _once(self, connections: _Connections, interview: _Interview, swapped: bool) -> Opinion:
         """Ask for one reply, in one stage or two."""
         question = interview.question
         pictures = interview.pictures
@@ -321,20 +422,22 @@ class ChatTeacher(Teacher):
             prompt = self._first_prompt(question, pictures)
         else:
             # A description first, then the label from its text alone, as in RL-VLM-F.
-            description = await self._say(ask, interview, self._first_prompt(question, pictures), "describe", swapped)
+            description = await self._say(
+                connections, interview, self._first_prompt(question, pictures), "describe", swapped
+            )
             if isinstance(description, Opinion):
                 return description
             if not description.text.strip():
-                return Opinion(Outcome.FAILED, reason=f"the description is empty: {self._cut_off()}")
-            stage = "label"
+                return Opinion(Outcome.FAILED, reason=f"the description is empty: {self._sees.cut_off()}")
+            stage = _LABEL
             prompt = self._label_prompt(question, pictures, description.text.strip())
-        reply = await self._say(ask, interview, prompt, stage, swapped)
+        reply = await self._say(connections, interview, prompt, stage, swapped)
         if isinstance(reply, Opinion):
             return reply
         opinion = read_reply(question, reply)
         if opinion.outcome is Outcome.UNPARSABLE and reply.cut_off:
             # A failure: it is asked again when there is room for more.
-            opinion = Opinion(Outcome.FAILED, reason=f"{opinion.reason}: {self._cut_off()}")
+            opinion = Opinion(Outcome.FAILED, reason=f"{opinion.reason}: {self._respondent(stage).cut_off()}")
         if swapped:
             # The first picture was the second segment.
             opinion = replace(opinion, outcome=MIRRORED.get(opinion.outcome, opinion.outcome))
@@ -353,16 +456,18 @@ class ChatTeacher(Teacher):
         self, question: Question, pictures: prompts.SegmentPictures, description: str
     ) -> prompts.TeacherPrompt:
         """Prompt for the answer from a description."""
-        structured = self.config.structured
+        structured = self._reads.config.structured
         if self._prompt_file is not None:
             return prompts.from_file(self._prompt_file, "label", question, pictures, structured, description)
         return prompts.label(question, description, structured)
 
     async def _say(
-        self, ask: Ask, interview: _Interview, prompt: prompts.TeacherPrompt, stage: str, swapped: bool
+        self, connections: _Connections, interview: _Interview, prompt: prompts.TeacherPrompt, stage: str, swapped: bool
     ) -> ChatReply | Opinion:
         """Send a prompt and record every attempt; returns the reply, or a failed opinion if there is none."""
-        request = self._request(prompt, interview.question)
+        respondent = self._respondent(stage)
+        ask = connections.reads if stage == _LABEL else connections.sees
+        request = respondent.request(prompt, interview.question)
         if interview.occasion:  # each vote is one of its own
             interview.request_counts[stage, swapped] += 1
             vote = interview.request_counts[stage, swapped]
@@ -380,7 +485,6 @@ class ChatTeacher(Teacher):
             if response:
                 input_tokens = response.input_tokens
                 output_tokens = response.output_tokens
-            cost = (input_tokens * self.config.input_price + output_tokens * self.config.output_price) / 1e6
             call = ModelCall(
                 stage=stage,
                 swapped=swapped,
@@ -389,13 +493,13 @@ class ChatTeacher(Teacher):
                 input_tokens=input_tokens,
                 output_tokens=output_tokens,
                 seconds=attempt.seconds,
-                cost=cost,
+                cost=respondent.cost(input_tokens, output_tokens),
                 error=str(attempt.error or ""),
                 model=attempt.reply.model if attempt.reply else "",
             )
             interview.exchanges.append(call)
 
-        attempts = await self._calls.attempts(ask, request, record)
+        attempts = await respondent.calls.attempts(ask, request, record)
         last = attempts[-1]
         if last.reply is not None:
             # On disk before the next request: a kill in between loses no money.
@@ -406,26 +510,13 @@ class ChatTeacher(Teacher):
             return Opinion(Outcome.REFUSED, reason=str(last.error))
         return Opinion(Outcome.FAILED, reason=str(last.error))
 
+    def _respondent(self, stage: str) -> _Respondent:
+        return self._reads if stage == _LABEL else self._sees
+
     def _needs_several(self, question: Question) -> bool:
         """Whether an answer to a question takes several replies."""
         config = self.config
         return config.votes > 1 or config.stages > 1 or (config.swap and question.kind == "compare")
-
-    def _cut_off(self) -> str:
-        return f"it was cut off at the limit of {self.config.max_tokens} tokens; raise reward.teacher.max_tokens"
-
-    def _request(self, prompt: prompts.TeacherPrompt, question: Question) -> ChatRequest:
-        alternatives = 0
-        if prompt.decides:
-            alternatives = _ALTERNATIVES[question.kind]
-        return ChatRequest(
-            prompt.parts,
-            prompt.schema,
-            self.config.temperature,
-            self.config.max_tokens,
-            alternatives,
-            system=prompt.system,
-        )
 
 
 def _take_earlier_reply(
