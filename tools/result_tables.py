@@ -638,6 +638,49 @@ def last_of_seed(models: Mapping[str, Run], seed: int) -> Run:
     return models[max(names, key=lambda name: int(name.rpartition("-")[2]))]
 
 
+def cnn(document: Document, games: Document) -> str:
+    """Games that a CNN learned, beside the agents of the games' recipes and random play."""
+    labels = {"numberline": "NumberLine", "ezpoints": "EZPoints", "points24": "Points24", "blackjack": "Blackjack"}
+    measured = result(document, "cnn")
+    rows = []
+    for game, label in labels.items():
+        if game not in measured:
+            rows.append((label, *([NONE] * 4)))
+            continue
+        runs = measured[game]["rows"]["CNN"]
+        agents_of_game = result(games, game)["runs"]
+        random = agents_of_game[0]["random"]
+        turns = span(run["turns_played"] for run in agents_of_game)
+        rows.append(
+            (
+                label,
+                successes(runs),
+                shares(runs, "clean"),
+                f"{percent(random['success_rate'])}, {percent(random['clean'])}",
+                f"{shares([run['after'] for run in agents_of_game])} after {turns} turns",
+            )
+        )
+    heads = (
+        "game",
+        "CNN after 4 096 steps, won, %",
+        "without mistakes, %",
+        "random legal moves: won, without mistakes, %",
+    )
+    return markdown((*heads, "the recipe's agent, won, %"), rows)
+
+
+def thought_weights(document: Document) -> str:
+    """NumberLine by the weight of the tokens that are not the action."""
+    if "weights" not in document:
+        return ""
+    rows = []
+    for weight, runs in result(document, "weights")["numberline"]["rows"].items():
+        controls = [f"{shares(runs, 'blank')}", f"{shares(runs, 'shuffled')}"]
+        rows.append((weight, successes(runs), shares(runs, "clean"), shares(runs, "truthful_replies"), *controls))
+    heads = ("`update.thought_weight`", "won, %", "without mistakes, %", "true replies, %")
+    return markdown((*heads, "blank pictures: without mistakes, %", "pictures of other states, %"), rows)
+
+
 def algorithms(document: Document) -> str:
     """Turns until each algorithm has learned the two games, and the share that is won in the end."""
     labels = {
@@ -821,6 +864,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "blackjack": (("agents.json", "blackjack.json"), blackjack),
     "points24": (("agents.json",), points24),
     "parallel": (("agents.json",), parallel),
+    "cnn": (("rl4vlm.json", "agents.json"), cnn),
+    "thought_weights": (("rl4vlm.json",), thought_weights),
     "points24_limits": (("points24.json",), points24_limits),
     "algorithms": (("algorithms.json",), algorithms),
     "household": (("rooms.json",), household),
