@@ -79,7 +79,9 @@ class LeRobotWriter:
         self._files = 0
         # Of the files that are being written.
         self._film: FilmWriter | None = None
-        self._tables: list[Any] = []
+        self._data: Any = None
+        """Writer of the steps; None before the first."""
+        self._steps_in_file = 0
         self._rows: list[dict[str, Any]] = []
         self._is_broken = False
         """Whether they were cut off in the middle of an episode, so that they are lost."""
@@ -106,7 +108,7 @@ class LeRobotWriter:
             raise BadInput(f"episode {episode.index}: {_difference(self._features, features)}")
         try:
             self._write(episode, columns)
-            if sum(map(len, self._tables)) >= STEPS_PER_FILE:
+            if self._steps_in_file >= STEPS_PER_FILE:
                 self._finish_files()
         except BaseException as error:
             self._is_broken = True
@@ -126,6 +128,9 @@ class LeRobotWriter:
             if self._film is not None:
                 self._film.close()
                 self._film = None
+            if self._data is not None:
+                self._data.close()
+                self._data = None
             shutil.rmtree(self.folder / layout.WRITING, ignore_errors=True)
             for name in self._reward_names:
                 self._write_progress(name)
@@ -202,19 +207,23 @@ class LeRobotWriter:
         if frames is not None and not self._pictures:
             row |= self._write_frames(columns.pop(self._camera))
         table = pyarrow.table({name: _arrow_array(self._features[name], column) for name, column in columns.items()})
+        # Each episode is a row group, so that loaders find it quickly; none stays in memory.
+        if self._data is None:
+            self._data = pyarrow.parquet.ParquetWriter(self._being_written("data.parquet"), table.schema)
+        self._data.write_table(table)
         # From here on the episode counts: nothing below fails.
         for name, column in columns.items():
             if name != self._camera:
                 self._statistics[name].add(column)
         if frames is not None:
             self._statistics[self._camera].add_frames(frames)
-        self._tables.append(table)
+        self._steps_in_file += steps
         self._rows.append(row)
         self._steps += steps
 
     def _write_frames(self, frames: np.ndarray) -> dict[str, Any]:
         """Append frames to the film; gives the columns that say where an episode's are."""
-        begin = sum(map(len, self._tables))
+        begin = self._steps_in_file
         if self._film is None:
             self._film = FilmWriter(self._being_written("film.mp4"), frames.shape[1:], self._fps)
         self._film.add(frames)
@@ -262,21 +271,19 @@ class LeRobotWriter:
             "chunk_index": self._files // layout.FILES_PER_CHUNK,
             "file_index": self._files % layout.FILES_PER_CHUNK,
         }
-        data = self._being_written("data.parquet")
-        with pyarrow.parquet.ParquetWriter(data, self._tables[0].schema) as writer:
-            for table in self._tables:  # each is a row group, so that loaders find it quickly
-                writer.write_table(table)
+        data, self._data = self._data, None
+        data.close()
         episodes = self._being_written("episodes.parquet")
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(self._rows, self._episode_schema()), episodes)
         if self._film is not None:
             film, self._film = self._film, None
-            film.finish(sum(map(len, self._tables)))
+            film.finish(self._steps_in_file)
             self._move(self._being_written("film.mp4"), layout.VIDEOS.format(video_key=self._camera, **place))
-        self._move(data, layout.DATA.format(**place))
+        self._move(self._being_written("data.parquet"), layout.DATA.format(**place))
         self._move(episodes, layout.EPISODES.format(**place))
         self.episodes += len(self._rows)
         self._files += 1
-        self._tables.clear()
+        self._steps_in_file = 0
         self._rows.clear()
         self._write_meta()
 

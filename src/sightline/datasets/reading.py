@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,8 @@ LABELS = "labels"
 def dataset_digest(folder: Path) -> str:
     """SHA-256 over the files of a data set and their names, hexadecimal; what people say of it does not count.
 
+    Files are read once in a process, unless their sizes or times of change differ from before.
+
     Raises:
         BadInput: a file cannot be read, or the folder is no data set.
     """
@@ -40,13 +43,25 @@ def dataset_digest(folder: Path) -> str:
     of_people = {folder / HUMAN_LABELS}
     if (folder / UNLABELLED).is_file():
         of_people.add(folder / LABELLED)
-    digest = hashlib.sha256()
+    files: list[tuple[Path, int, int]] = []
     for file in sorted(folder.rglob("*")):
-        place = file.relative_to(folder)
-        is_hidden = any(part.startswith(".") for part in place.parts)
-        if is_hidden or place.parts[0] == LABELS or file in of_people or not file.is_file():
+        parts = file.relative_to(folder).parts
+        is_hidden = any(part.startswith(".") for part in parts)
+        if is_hidden or parts[0] == LABELS or file in of_people or not file.is_file():
             continue
-        digest.update(f"{place.as_posix()}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+        status = file.stat()
+        files.append((file, status.st_size, status.st_mtime_ns))
+    return _digest(folder, tuple(files))
+
+
+# A run asks when its recipe is completed, and again when it fills its replay buffer.
+@functools.lru_cache(maxsize=1)
+def _digest(folder: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
+    """The digest of files, with their sizes and times of change, which tell whether it is known."""
+    digest = hashlib.sha256()
+    for file, size, _ in files:
+        place = file.relative_to(folder).as_posix()
+        digest.update(f"{place}\0{size}\0".encode("utf-8", "surrogateescape"))
         try:
             with file.open("rb") as opened:
                 while block := opened.read(2**20):
