@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sightline.datasets import lerobot_writing
-from sightline.datasets.films import FilmReader
+from sightline.datasets.films import FilmReader, FilmWriter
 from sightline.datasets.lerobot import read_lerobot
 from sightline.datasets.lerobot_statistics import FeatureStatistics
 from sightline.datasets.lerobot_writing import LeRobotWriter
@@ -367,14 +367,66 @@ def test_no_data_set(tmp_path: Path) -> None:
 
 
 def test_another_version(changed: Path) -> None:
-    edit_info(changed, codebase_version="v2.1")
-    assert "is a LeRobotDataset v2.1, and v3.0 is read; LeRobot converts it" in refusal(changed)
-    assert "convert_dataset_v21_to_v30" in refusal(changed)
+    edit_info(changed, codebase_version="v1.6")
+    assert "is a LeRobotDataset v1.6, and v2.0 to v3.0 are read; LeRobot converts it" in refusal(changed)
     edit_info(changed, codebase_version="v4.0")
-    assert "is a LeRobotDataset v4.0, and v3.0 is read; it is newer than" in refusal(changed)
-    assert "v21" not in refusal(changed)
+    assert "is a LeRobotDataset v4.0, and v2.0 to v3.0 are read; it is newer than" in refusal(changed)
+    assert "converts" not in refusal(changed)
     edit_info(changed, codebase_version=None)
     assert "states no codebase_version" in refusal(changed)
+
+
+def as_version_2(folder: Path, target: Path) -> Path:
+    """A data set of ours laid out as LeRobot did before v3.0: files for each episode, which are listed as lines."""
+    info = json.loads((folder / "meta" / "info.json").read_text())
+    episodes = list(read_lerobot(folder))
+    rows = parquet.read_table(folder / ROWS)
+    lines = []
+    for number, episode in enumerate(episodes):
+        assert episode.frames is not None and episode.reset_frame is not None
+        chunk = f"chunk-{number // 2:03d}"
+        own = rows.filter(pyarrow.compute.equal(rows["episode_index"], number))
+        film = target / "videos" / chunk / "observation.images.main" / f"episode_{number:06d}.mp4"
+        table = target / "data" / chunk / f"episode_{number:06d}.parquet"
+        for file in (film, table):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(own, table)
+        writer = FilmWriter(film, episode.frames.shape[1:], 20)
+        writer.add(np.stack([episode.reset_frame, *episode.frames[:-1]]))
+        writer.finish(episode.steps)
+        lines.append({"episode_index": number, "tasks": [episode.instruction or ""], "length": episode.steps})
+    (target / "meta").mkdir()
+    (target / "meta" / "episodes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    info |= {
+        "codebase_version": "v2.1",
+        "chunks_size": 2,
+        "data_path": "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet",
+        "video_path": "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4",
+    }
+    (target / "meta" / "info.json").write_text(json.dumps(info))
+    return target
+
+
+def test_version_2_is_read(written: Path, tmp_path: Path) -> None:
+    folder = as_version_2(written, tmp_path / "old")
+    for old, new in zip(read_lerobot(folder), read_lerobot(written), strict=True):
+        assert (old.index, old.steps, old.instruction, old.fps) == (new.index, new.steps, new.instruction, new.fps)
+        for name in ("actions", "env_reward", "success", "reset_state"):
+            assert np.array_equal(getattr(old, name), getattr(new, name))
+        assert old.frames is not None and new.frames is not None and not old.knows_last_state
+        assert np.abs(old.frames[:-1].astype(float) - new.frames[:-1]).mean() < 2
+        assert np.array_equal(old.frames[-1], old.frames[-2])  # the last state is not known
+    episodes = folder / "meta" / "episodes.jsonl"
+    lines = episodes.read_text()
+    episodes.write_text(lines.splitlines()[0])
+    assert "counts 3 episodes, and there are 1" in refusal(folder)
+    episodes.write_text("[]")
+    assert "is no episode" in refusal(folder)
+    episodes.write_text(lines)
+    (folder / "data" / "chunk-001" / "episode_000002.parquet").unlink()
+    assert "there is no file 'data/chunk-001/episode_000002.parquet'" in refusal(folder)
+    episodes.unlink()
+    assert "there is no meta/episodes.jsonl" in refusal(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Read a LeRobotDataset v3.0, ours or anybody's, without LeRobot; `lerobot_layout.py` says what lies where."""
+"""Read a LeRobotDataset v3.0, ours or anybody's, without LeRobot; `lerobot_layout.py` says what lies where.
+
+Version 2 has a file of rows and one of each camera for every episode, and lists the episodes in `meta/episodes.jsonl`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from sightline.datasets.lerobot_layout import arrow
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput, Damaged, SightlineWarning
 from sightline.images import file_within, read_png
-from sightline.runs.files import parse_json, read_bytes
+from sightline.runs.files import parse_json, read_bytes, read_text
 
 ROWS_AT_ONCE = 256
 """Rows of a file that are in memory together, beside those of an episode."""
@@ -32,6 +35,7 @@ class LeRobotInfo:
     Attributes:
         features: name -> dtype, shape and the like.
         data_path, video_path: templates of paths in the folder.
+        chunks_size: files of a folder, by which version 2 counts.
     """
 
     folder: Path
@@ -41,6 +45,7 @@ class LeRobotInfo:
     features: dict[str, dict[str, Any]]
     data_path: str
     video_path: str
+    chunks_size: int
 
     @property
     def cameras(self) -> list[str]:
@@ -72,8 +77,8 @@ def read_info(folder: Path) -> LeRobotInfo:
     version = document.get("codebase_version") if isinstance(document, dict) else None
     if not isinstance(version, str):
         raise Damaged(f"'{file}' is damaged: it states no codebase_version")
-    if not version.startswith("v3."):
-        raise BadInput(f"'{folder}' is a LeRobotDataset {version[:20]}, and v3.0 is read{_converted_by(version)}")
+    if not version.startswith(("v2.", "v3.")):
+        raise BadInput(f"'{folder}' is a LeRobotDataset {version[:20]}, and v2.0 to v3.0 are read{_converted_by(version)}")
     try:
         features = {name: _feature(feature) for name, feature in document["features"].items()}
         info = LeRobotInfo(
@@ -84,11 +89,13 @@ def read_info(folder: Path) -> LeRobotInfo:
             features=features,
             data_path=str(document["data_path"]),
             video_path=str(document.get("video_path") or ""),
+            chunks_size=int(document.get("chunks_size") or layout.FILES_PER_CHUNK),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(f"'{file}' is damaged: {type(error).__name__} at {' '.join(str(error).split())[:80]}") from error
-    if not info.fps > 0:
-        raise Damaged(f"'{file}' is damaged: fps is {info.fps}")
+    for name, number in (("fps", info.fps), ("chunks_size", info.chunks_size)):
+        if not number > 0:
+            raise Damaged(f"'{file}' is damaged: {name} is {number}")
     return info
 
 
@@ -96,12 +103,12 @@ def _converted_by(version: str) -> str:
     """What to do about a data set of another version, after a semicolon."""
     number = re.match(r"v?(\d+)", version)
     if number is not None and int(number[1]) < 3:
-        return "; LeRobot converts it: python -m lerobot.datasets.v30.convert_dataset_v21_to_v30"
+        return "; LeRobot converts it"
     return "; it is newer than this version of Sightline: save it by a LeRobot that writes v3.0, or look for an update"
 
 
 def read_lerobot(folder: Path, camera: str | None = None, frames: bool = True) -> Iterator[StoredEpisode]:
-    """Read the episodes of a LeRobotDataset v3, one in memory at a time.
+    """Read the episodes of a LeRobotDataset of version 2 or 3, one in memory at a time.
 
     LeRobot's rows are of the state before each action, and the state that the last action led to is in data sets of
     ours alone. In those of others the last row's frame and state stand for it, once more.
@@ -154,6 +161,7 @@ class _Place:
 
     row: dict[str, Any]
     file: Path
+    folder: Path
 
     @property
     def index(self) -> int:
@@ -165,7 +173,7 @@ class _Place:
 
     @property
     def name(self) -> str:
-        return f"episode {self.index} of '{self.file.parents[3]}'"
+        return f"episode {self.index} of '{self.folder}'"
 
     def number(self, column: str) -> float:
         value = self.row.get(column)
@@ -184,31 +192,57 @@ class _Place:
 
 def _episodes(info: LeRobotInfo) -> Iterator[_Place]:
     """The episodes that `info.json` counts, in their order."""
-    files = sorted((info.folder / "meta" / "episodes").glob("*/*.parquet"))
-    if not files:
-        raise Damaged(f"'{info.folder}' is damaged: there is no file in meta/episodes")
     count = 0
-    for file in files:
-        with _parquet(file) as opened:
-            # Statistics of each episode, which LeRobot keeps beside it, are many columns.
-            columns = [name for name in opened.schema_arrow.names if not name.startswith("stats/")]
-            for batch in _batches(opened, file, columns):
-                for row in batch.to_pylist():
-                    if count == info.episodes:  # of a file that was finished, and not named yet
-                        return
-                    yield _Place(row, file)
-                    count += 1
+    for place in _listed_by_lines(info) if info.version.startswith("v2.") else _listed_in_tables(info):
+        if count == info.episodes:  # of a file that was finished, and not named yet
+            return
+        yield place
+        count += 1
     if count < info.episodes:
         raise Damaged(
             f"'{info.folder}' is damaged: {layout.INFO} counts {info.episodes} episodes, and there are {count}"
         )
 
 
+def _listed_by_lines(info: LeRobotInfo) -> Iterator[_Place]:
+    """The episodes of version 2, each with files of its own, in the terms of version 3."""
+    file = info.folder / "meta" / "episodes.jsonl"
+    try:
+        lines = read_text(file).splitlines()
+    except FileNotFoundError:
+        raise Damaged(f"'{info.folder}' is damaged: there is no meta/episodes.jsonl") from None
+    for line in lines:
+        row = parse_json(line, f"'{file}'")
+        if not isinstance(row, dict):
+            raise Damaged(f"'{file}' is damaged: line {line[:40]!r} is no episode")
+        index = _Place(row, file, info.folder).index
+        parts = ["data", *(f"videos/{key}" for key in info.cameras)]
+        for part in parts:
+            row |= {f"{part}/chunk_index": index // info.chunks_size, f"{part}/file_index": index}
+        row |= {f"{part}/from_timestamp": 0.0 for part in parts}
+        yield _Place(row, file, info.folder)
+
+
+def _listed_in_tables(info: LeRobotInfo) -> Iterator[_Place]:
+    """The episodes of version 3, as rows of Parquet files."""
+    files = sorted((info.folder / "meta" / "episodes").glob("*/*.parquet"))
+    if not files:
+        raise Damaged(f"'{info.folder}' is damaged: there is no file in meta/episodes")
+    for file in files:
+        with _parquet(file) as opened:
+            # Statistics of each episode, which LeRobot keeps beside it, are many columns.
+            columns = [name for name in opened.schema_arrow.names if not name.startswith("stats/")]
+            for batch in _batches(opened, file, columns):
+                for row in batch.to_pylist():
+                    yield _Place(row, file, info.folder)
+
+
 def _file(info: LeRobotInfo, template: str, place: tuple[int, int], key: str = "") -> Path:
     """The file of a template's path, which has to be in the folder."""
     chunk, number = place
     try:
-        name = template.format(chunk_index=chunk, file_index=number, video_key=key)
+        of_version_2 = {"episode_chunk": chunk, "episode_index": number}
+        name = template.format(chunk_index=chunk, file_index=number, video_key=key, **of_version_2)
     except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise Damaged(f"'{info.folder}' is damaged: '{template[:80]}' is no path of its files") from error
     file = file_within(info.folder, name)
