@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from sightline.datasets import lerobot_writing
 from sightline.datasets.films import FilmReader, FilmWriter
@@ -374,6 +375,35 @@ def test_another_version(changed: Path) -> None:
     assert "converts" not in refusal(changed)
     edit_info(changed, codebase_version=None)
     assert "states no codebase_version" in refusal(changed)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "bytes alone", "paths"])
+def test_pictures_as_others_keep_them(kind: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", [small_episode()], pictures=True)
+    (whole,) = read_lerobot(folder)
+    assert whole.frames is not None and whole.reset_frame is not None
+    cells: list[Any] = []
+    for step, frame in enumerate([whole.reset_frame, *whole.frames[:-1]]):
+        file = folder / f"{step}.png"
+        Image.fromarray(frame).save(file, "JPEG" if kind == "JPEG" else "PNG", quality=95)
+        of_kind = {
+            "JPEG": {"bytes": file.read_bytes(), "path": "elsewhere.jpg"},
+            "bytes alone": file.read_bytes(),
+            "paths": {"bytes": None, "path": file.name},
+        }
+        cells.append(of_kind[kind])
+
+    def replace(table: Any) -> Any:
+        place = table.column_names.index("observation.images.main")
+        return table.set_column(place, "observation.images.main", pyarrow.array(cells))
+
+    edit_table(folder / ROWS, replace)
+    (read,) = read_lerobot(folder)
+    assert read.frames is not None
+    assert np.abs(read.frames.astype(float) - whole.frames).mean() < (6 if kind == "JPEG" else 1e-9)
+    (folder / "0.png").unlink()
+    if kind == "paths":
+        assert "frame 0 of episode 0" in refusal(folder) and "neither in its row nor in the folder" in refusal(folder)
 
 
 def as_version_2(folder: Path, target: Path) -> Path:

@@ -245,19 +245,23 @@ def file_within(folder: Path, name: Any) -> Path | None:
     return file
 
 
-def read_image(file: Path) -> np.ndarray:
-    """uint8[H, W, 3] of an image file, or of the first picture in it; see `as_rgb`.
+def read_image(file: Path | io.BytesIO, name: str = "") -> np.ndarray:
+    """uint8[H, W, 3] of an image file on disk or in memory, or of the first picture in it; see `as_rgb`.
+
+    Args:
+        name: for complaints; default: the file's name.
 
     Raises:
         BadInput: it cannot be read as a picture, or would take absurd amounts of memory.
     """
-    if file.exists() and not file.is_file():
-        raise BadInput(f"'{file}' is no regular file, and cannot be read as a picture")  # a pipe would be waited for
+    name = name or f"'{file}'"
+    if isinstance(file, Path) and file.exists() and not file.is_file():
+        raise BadInput(f"{name} is no regular file, and cannot be read as a picture")  # a pipe would be waited for
     try:
         with Image.open(file) as opened:
             return as_rgb(opened)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadInput(f"'{file}' cannot be read as a picture: {' '.join(str(error).split())}") from error
+        raise BadInput(f"{name} cannot be read as a picture: {' '.join(str(error).split())}") from error
 
 
 def as_rgb(picture: Image.Image) -> np.ndarray:

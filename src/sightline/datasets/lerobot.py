@@ -21,7 +21,7 @@ from sightline.datasets.films import FilmReader
 from sightline.datasets.lerobot_layout import arrow
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput, Damaged, SightlineWarning
-from sightline.images import file_within, read_png
+from sightline.images import file_within, read_image, read_png
 from sightline.runs.files import parse_json, read_bytes, read_text
 
 ROWS_AT_ONCE = 256
@@ -369,13 +369,13 @@ def _numbers(table: Any, name: str, place: _Place) -> np.ndarray | None:
 
 
 def _pictures(column: Any, place: _Place) -> np.ndarray:
-    """uint8[T + 1, H, W, 3] of a column of PNGs; the last is not filled in."""
+    """uint8[T + 1, H, W, 3] of a column of image files, or of their paths in the folder; the last is not filled in."""
     frames: np.ndarray | None = None
     for step, cell in enumerate(column):
-        content = cell["bytes"].as_py() if cell.is_valid else None
-        if content is None:
-            raise Damaged(f"frame {step} of {place.name} is not in its row")
-        frame = read_png(io.BytesIO(content), f"frame {step} of {place.name}")
+        file = _picture_file(cell.as_py(), place.folder)
+        if file is None:
+            raise Damaged(f"frame {step} of {place.name} is neither in its row nor in the folder")
+        frame = read_image(file, f"frame {step} of {place.name}")
         if frames is None:
             frames = np.empty((place.length + 1, *frame.shape), np.uint8)
         if frame.shape != frames.shape[1:]:
@@ -383,6 +383,15 @@ def _pictures(column: Any, place: _Place) -> np.ndarray:
         frames[step] = frame
     assert frames is not None, "an episode has steps"
     return frames
+
+
+def _picture_file(cell: Any, folder: Path) -> io.BytesIO | Path | None:
+    """The image file of a cell: its bytes, by themselves or beside a path, or a path in the folder; None of others."""
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(content, bytes):
+        return io.BytesIO(content)
+    path = cell.get("path") if isinstance(cell, dict) else cell
+    return file_within(folder, path) if isinstance(path, str) else None
 
 
 def _final_frame(place: _Place, camera: str, before: np.ndarray) -> np.ndarray:
