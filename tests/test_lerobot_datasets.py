@@ -21,6 +21,7 @@ from sightline.datasets.lerobot_statistics import FeatureStatistics
 from sightline.datasets.lerobot_writing import LeRobotWriter
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput, RunFailed, SightlineWarning
+from sightline.evaluation.pictures import score_files
 from sightline.reward_lab.stored_episodes import stored_sources
 from small_datasets import check_same, small_episode, smooth_frames
 
@@ -475,6 +476,12 @@ def test_other_cameras(changed: Path) -> None:
     assert refusal(changed).endswith("has 2 cameras; say which: main, wrist")
     assert "no videos/observation.images.wrist/chunk_index" in refusal(changed, camera="wrist")
     assert len(list(read_lerobot(changed, camera="main"))) == 3
+    # Scoring asks for the camera, too.
+    with pytest.raises(BadInput, match="say which: main, wrist"):
+        score_files([changed], ["a pole"], [], None, "bundled")
+    assert len(score_files([changed], ["a pole"], [], None, "bundled", camera="main").rows) == 15
+    with pytest.raises(BadInput, match="no data set is named"):
+        score_files([next(changed.rglob("*.mp4"))], ["a pole"], [], None, "bundled", camera="main")
 
 
 def test_a_missing_column(changed: Path) -> None:

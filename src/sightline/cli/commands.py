@@ -704,6 +704,7 @@ def score(
     aspect: Annotated[
         str, typer.Option(help="Of pictures that are not square: crop (as the model does), pad (black bars) or squash.")
     ] = "crop",
+    camera: Annotated[str | None, typer.Option(help="Which of several cameras of a data set.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write image,reward rows to this file.", callback=in_home)] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write the curve to this PNG (default: beside a video).", callback=in_home)
@@ -738,7 +739,7 @@ def score(
     if csv and plot and os.path.realpath(csv) == os.path.realpath(plot):
         raise BadInput(f"--csv and --plot are both '{csv}'; name two files")
 
-    scores = score_files(images, goals, baseline or (), alpha, model, cast(Aspect, aspect))
+    scores = score_files(images, goals, baseline or (), alpha, model, cast(Aspect, aspect), camera)
     rows = scores.rows
     for warning in scores.warnings:
         typer.echo(f"warning: {warning}", err=True)

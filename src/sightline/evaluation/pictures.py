@@ -56,14 +56,17 @@ def score_files(
     alpha: float | None,
     model: str,
     aspect: Aspect = "crop",
+    camera: str | None = None,
 ) -> Scores:
     """Score every picture, in the order given (folders by name).
 
     Args:
         aspect: handling of pictures that are not square.
+        camera: which of several cameras of the data sets.
 
     Raises:
-        BadInput: none of the pictures can be read, for the reason of the first; words that make no reward.
+        BadInput: a camera is named, and no data set; none of the pictures can be read, for the reason of the first; words
+            that make no reward.
         RunFailed: the encoder gives something else than a finite number.
     """
     unreadable: list[str] = []
@@ -72,12 +75,14 @@ def score_files(
         files += _files(path, unreadable)
     if not files:
         raise BadInput(unreadable[0])
+    if camera is not None and not any(file.is_dir() for file in files):
+        raise BadInput("--camera chooses one of the cameras of a data set, and no data set is named")
     reward_model = ZeroShotReward(goal, baseline, alpha=alpha, encoder=model, aspect=aspect, warn=False)
     encoder = reward_model.encoder
     cropped: list[str] = []  # warnings, one for each picture that the encoder does not see all of
     unfamiliar: list[str] = []  # likewise, of worlds that it was not taught
     rows: list[ImageScore] = []
-    pictures = itertools.chain.from_iterable(_pictures(file, unreadable) for file in files)
+    pictures = itertools.chain.from_iterable(_pictures(file, camera, unreadable) for file in files)
     # In batches, since a video's frames would not fit into memory together.
     while batch := list(itertools.islice(pictures, FRAMES_AT_ONCE)):
         for _, frame in batch:
@@ -155,11 +160,11 @@ def _files(path: Path, unreadable: list[str]) -> list[Path]:
     return [path]
 
 
-def _pictures(file: Path, unreadable: list[str]) -> Iterator[tuple[str, np.ndarray]]:
+def _pictures(file: Path, camera: str | None, unreadable: list[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Pictures of a file with their names, as far as it can be read; a line for what cannot."""
     try:
         if file.is_dir():
-            for episode in read_dataset(file):
+            for episode in read_dataset(file, camera):
                 for step in range(episode.steps):
                     assert episode.frames is not None, "frames are read"
                     yield f"{file}#{episode.index}.{step}", episode.frames[step]
