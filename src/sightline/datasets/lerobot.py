@@ -78,7 +78,9 @@ def read_info(folder: Path) -> LeRobotInfo:
     if not isinstance(version, str):
         raise Damaged(f"'{file}' is damaged: it states no codebase_version")
     if not version.startswith(("v2.", "v3.")):
-        raise BadInput(f"'{folder}' is a LeRobotDataset {version[:20]}, and v2.0 to v3.0 are read{_converted_by(version)}")
+        raise BadInput(
+            f"'{folder}' is a LeRobotDataset {version[:20]}, and v2.0 to v3.0 are read{_converted_by(version)}"
+        )
     try:
         features = {name: _feature(feature) for name, feature in document["features"].items()}
         info = LeRobotInfo(

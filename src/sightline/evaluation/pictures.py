@@ -65,8 +65,8 @@ def score_files(
         camera: which of several cameras of the data sets.
 
     Raises:
-        BadInput: a camera is named, and no data set; none of the pictures can be read, for the reason of the first; words
-            that make no reward.
+        BadInput: a camera is named, and no data set; none of the pictures can be read, for the reason of the first; or
+            the words make no reward.
         RunFailed: the encoder gives something else than a finite number.
     """
     unreadable: list[str] = []
