@@ -487,7 +487,7 @@ def test_a_table_as_a_spreadsheet_saves_it(tmp_path: Path) -> None:
     for number in range(2):
         write_picture(tmp_path / f"{number}.png", 10 * number)
     lines = ["\ufefffile; truth ;note", '0.png;0,5;"two', 'lines"', "1.png;-1,25e1;a, b", ""]
-    (tmp_path / "labels.csv").write_bytes("\r\n".join(lines).encode())
+    (tmp_path / "labels.CSV").write_bytes("\r\n".join(lines).encode())
     said: list[str] = []
     (episode,) = labelled_pictures(tmp_path, said.append).episodes(EnvMaker("none"), np.array)
     assert episode.env_reward is not None and episode.env_reward.tolist() == [0.5, -12.5] and not said
@@ -496,7 +496,7 @@ def test_a_table_as_a_spreadsheet_saves_it(tmp_path: Path) -> None:
 def test_cells_that_say_nothing_are_counted(tmp_path: Path) -> None:
     for number in range(4):
         write_picture(tmp_path / f"{number}.png", 10 * number)
-    rows = [("0.png", "1", "0.5"), ("1.png", "maybe", "0.5"), ("2.png", "0", "nan"), ("3.png", "0", "")]
+    rows = [("0.png", "1", "0.5"), ("1.png", "maybe", "0.5"), ("2.png", "0", "1e300"), ("3.png", "0", "")]
     write_table(tmp_path, ("file", "success", "truth"), *rows)
     said: list[str] = []
     first, second, third = labelled_pictures(tmp_path, said.append).episodes(EnvMaker("none"), np.array)
@@ -558,6 +558,8 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         labelled_pictures(tmp_path / "gone", print)
     with pytest.raises(BadInput, match=r"--goal-pictures.*holds no pictures"):
         sorted_pictures(tmp_path, "--goal-pictures", True, print)
+    with pytest.raises(BadInput, match="--goal-pictures: there is no folder"):
+        sorted_pictures(tmp_path / "gone", "--goal-pictures", True, print)
     with pytest.raises(BadInput, match="--video: there is no file"):
         video(tmp_path / "gone.mp4")
 

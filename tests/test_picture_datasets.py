@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 from sightline.datasets.human_labels import HumanLabel, read_human_labels, write_human_labels
-from sightline.datasets.pictures import PictureWriter, has_episodes, read_pictures
+from sightline.datasets.pictures import PictureWriter, has_episodes, read_pictures, write_labelled_table
 from sightline.datasets.reading import read_dataset
 from sightline.datasets.stored import StoredEpisode
 from sightline.errors import BadInput, SightlineWarning
@@ -175,10 +176,17 @@ def test_a_table_with_decimal_commas(tmp_path: Path) -> None:
     commas = [[re.sub(r"^(-?\d+)\.(\d+)$", r"\1,\2", cell) for cell in row] for row in rows]
     assert commas != rows
     with table.open("w", encoding="utf-8-sig", newline="") as file:
+        file.write("sep=;\r\n")
         csv.writer(file, delimiter=";", lineterminator="\r\n").writerows(commas)
     first, second = read_dataset(folder)
     check_same(first, small_episode(0, instruction="up, then down"))
     check_same(second, small_episode(1))
+    assert has_episodes(folder)
+    # What people say is written beside it with commas, and so its numbers with points.
+    write_labelled_table(folder, {(0, 1): 1.0})
+    first, _ = read_dataset(folder)
+    assert first.human is not None and first.human[1] == 1.0
+    check_same(replace(first, human=None), small_episode(0, instruction="up, then down"))
 
 
 def test_rewards_that_are_no_numbers_are_counted(tmp_path: Path) -> None:

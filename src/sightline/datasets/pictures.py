@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from sightline.datasets.stored import StoredEpisode, row_numbers
-from sightline.datasets.tables import delimiter_of, read_table, truth_value
+from sightline.datasets.tables import read_table, truth_value
 from sightline.errors import BadInput, Damaged, RunFailed, SightlineWarning, reason_of
 from sightline.images import encode_png, file_within, read_image
 from sightline.runs.files import write_atomically
@@ -186,9 +186,11 @@ def has_episodes(folder: Path) -> bool:
     if file is None:
         return False
     with file.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
-        header = opened.readline()
-    names = next(csv.reader([header], delimiter=delimiter_of(header)), [])
-    return set(KEYS) <= {name.strip() for name in names}
+        try:
+            columns = read_table(opened, f"{file}").columns
+        except csv.Error:
+            return False
+    return set(KEYS) <= set(columns)
 
 
 def write_labelled_table(folder: Path, labels: Mapping[tuple[int, int], float]) -> None:
@@ -202,11 +204,10 @@ def write_labelled_table(folder: Path, labels: Mapping[tuple[int, int], float]) 
     """
     text = io.StringIO()
     with (folder / UNLABELLED).open(encoding="utf-8-sig", newline="") as opened:
-        table = csv.DictReader(opened, delimiter=delimiter_of(opened.readline()))
-        opened.seek(0)
-        labelled = csv.DictWriter(text, [*(table.fieldnames or ()), "human_label"], lineterminator="\n")
+        table = read_table(opened, UNLABELLED)
+        labelled = csv.DictWriter(text, [*table.columns, "human_label"], lineterminator="\n")
         labelled.writeheader()
-        for number, (_, rows) in enumerate(itertools.groupby(table, key=_episode_of)):
+        for number, (_, rows) in enumerate(itertools.groupby(table.rows, key=_episode_of)):
             for row in rows:
                 labelled.writerow(row | {"human_label": labels.get((number, int(row["step"])), "")})
     write_atomically(folder / LABELLED, text.getvalue().encode())

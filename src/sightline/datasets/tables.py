@@ -38,23 +38,31 @@ class Table:
         return f"{', '.join(self.columns)[:200]} (parted by {names[self.delimiter]})"
 
 
-def read_table(opened: IO[str], file: str) -> Table:
+def read_table(opened: IO[str], file: str, any_case: bool = False) -> Table:
     """Read a table from its beginning; a row is read when its turn comes.
 
-    Where semicolons or tabs part the cells, a number may have a comma for its point.
+    Where semicolons or tabs part the cells, a number may have a comma for its point. A first line `sep=;`, as Excel
+    heeds it, is passed over.
 
     Args:
         opened: text without a mark of its encoding, its line ends as they are.
         file: its name, for messages.
+        any_case: whether capitals in the names of columns are small letters.
 
     Raises:
         BadInput: two columns have one name.
     """
     begins = opened.tell()
-    delimiter = delimiter_of(opened.readline())
+    header = opened.readline()
+    if re.fullmatch(r"sep=[,;\t]\s*", header):
+        begins = opened.tell()
+        header = opened.readline()
+    delimiter = _delimiter_of(header)
     opened.seek(begins)
     reader = csv.DictReader(opened, delimiter=delimiter)
     columns = [name.strip() for name in reader.fieldnames or ()]
+    if any_case:
+        columns = [name.lower() for name in columns]
     reader.fieldnames = columns
     twice = [name for name in dict.fromkeys(columns) if name and columns.count(name) > 1]
     if twice:
@@ -65,7 +73,7 @@ def read_table(opened: IO[str], file: str) -> Table:
     return Table(columns, delimiter, rows)
 
 
-def delimiter_of(header: str) -> str:
+def _delimiter_of(header: str) -> str:
     """What parts the cells of a table with this first line: a comma, or what spreadsheets write instead."""
     return max(",;\t", key=header.count)
 

@@ -68,7 +68,7 @@ def labelled_pictures(folder: Path, warn: Warn) -> Source:
 def _table_of(folder: Path) -> Path:
     if not folder.is_dir():
         raise BadInput(f"--pictures: there is no folder '{folder}'")
-    tables = sorted(folder.glob("*.csv"))
+    tables = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".csv")
     if len(tables) != 1:
         held = f"{len(tables)} CSV files" if tables else "no CSV file"
         raise BadInput(
@@ -91,7 +91,7 @@ def _rows(folder: Path, table: Path, warn: Warn) -> Iterator[PictureRow]:
     named: set[Path] = set()
     places: set[tuple[str, float]] = set()
     for line in lines:
-        name = line["file"] or ""
+        name = (line["file"] or "").strip()
         file = file_within(folder, name)
         if file is None:
             noticed.absent.append(name)
@@ -131,7 +131,7 @@ def _lines(table: Path) -> tuple[list[str], list[dict[str, str]]]:
         BadInput: it cannot be read, has no rows, or lacks a column that is needed.
     """
     try:
-        content = read_table(io.StringIO(decoded(table.read_bytes()), newline=""), f"{table}")
+        content = read_table(io.StringIO(decoded(table.read_bytes()), newline=""), f"{table}", any_case=True)
         lines = list(content.rows)
     except UnicodeDecodeError as error:
         raise BadInput(f"'{table}' is no text in UTF-8: {reason_of(error)[:100]}; save it as CSV in UTF-8") from error
@@ -184,7 +184,8 @@ def _number(text: str | None) -> float | None:
         number = float(text or "")
     except ValueError:
         return None
-    return number if np.isfinite(number) else None
+    # What float32 holds: ground truths are kept in it.
+    return number if abs(number) <= float(np.finfo(np.float32).max) else None
 
 
 def _in_order(rows: Sequence[PictureRow], warn: Warn) -> Iterator[Episode]:
@@ -237,6 +238,8 @@ def sorted_pictures(folder: Path, option: str, shows_goal: bool, warn: Warn) -> 
     Raises:
         BadInput: there are none.
     """
+    if not folder.is_dir():
+        raise BadInput(f"{option}: there is no folder '{folder}'")
     files = sorted(file for file in folder.glob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise BadInput(f"{option}: '{folder}' holds no pictures ({', '.join(IMAGE_SUFFIXES)})")
