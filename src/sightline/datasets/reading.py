@@ -118,7 +118,7 @@ def _with_rewards_looked_at(episodes: Iterator[StoredEpisode], folder: Path) -> 
             f"'{folder}': the reward of {unknown} of {steps} steps is no finite number, and counts as unknown; the "
             f"first is {first}",
             SightlineWarning,
-            stacklevel=2,
+            stacklevel=1,
         )
 
 
