@@ -489,6 +489,48 @@ def test_a_missing_column(changed: Path) -> None:
     assert "has no column action, which meta/info.json declares" in refusal(changed)
 
 
+def test_single_numbers_may_stand_in_lists(changed: Path) -> None:
+    def in_lists(table: Any) -> Any:
+        for name in ("next.reward", "next.done", "next.reward.words"):
+            cells = [[value] for value in table[name].to_pylist()]
+            table = table.set_column(table.column_names.index(name), name, pyarrow.array(cells))
+        return table
+
+    whole = list(read_lerobot(changed))
+    edit_table(changed / ROWS, in_lists)
+    for read, before in zip(read_lerobot(changed), whole, strict=True):
+        check_same(read, before)
+        assert np.array_equal(read.rewards["words"], before.rewards["words"])
+
+
+def test_rows_of_several_lengths_are_refused(changed: Path) -> None:
+    """Also where all together come out even: 2, 4, 2, 4 numbers of 4 steps."""
+
+    def ragged(table: Any) -> Any:
+        cells = [[0.0] * (2 if row % 2 else 4) for row in range(len(table))]
+        return table.set_column(
+            table.column_names.index("observation.state"), "observation.state", pyarrow.array(cells)
+        )
+
+    edit_table(changed / ROWS, ragged)
+    assert "the column observation.state of episode 0" in refusal(changed)
+    assert "rows of several lengths" in refusal(changed)
+
+
+def test_several_rewards_of_a_step_are_refused(changed: Path) -> None:
+    def doubled(table: Any) -> Any:
+        cells = [[value, value] for value in table["next.reward"].to_pylist()]
+        return table.set_column(table.column_names.index("next.reward"), "next.reward", pyarrow.array(cells))
+
+    edit_table(changed / ROWS, doubled)
+    assert "holds 2 numbers a step, and one is read" in refusal(changed)
+
+
+def test_frames_a_second_that_are_not_whole_are_named(tmp_path: Path) -> None:
+    with pytest.warns(SightlineWarning, match=r"12\.5 frames a second are written as 12"):
+        write(tmp_path / "set", [small_episode(fps=12.5)])
+
+
 def test_empty_cells(changed: Path) -> None:
     nothing = pyarrow.nulls(15, pyarrow.float32())
     edit_table(changed / ROWS, lambda table: table.set_column(2, "next.reward", nothing))

@@ -365,9 +365,20 @@ def _numbers(table: Any, name: str, place: _Place) -> np.ndarray | None:
         raise Damaged(f"the column {name} of {place.name} holds no numbers")
     if not is_list:
         return array
-    if len(array) % place.length:
+    lengths = arrow().compute.list_value_length(column)
+    if len(lengths.unique()) != 1:
         raise Damaged(f"the column {name} of {place.name} has rows of several lengths")
     return array.reshape(place.length, -1)
+
+
+def _one_a_step(table: Any, name: str, place: _Place) -> np.ndarray | None:
+    """[T] of a column of single numbers, which some data sets keep as lists of one; None where there is none."""
+    numbers = _numbers(table, name, place)
+    if numbers is None or numbers.ndim == 1:
+        return numbers
+    if numbers.shape[1] != 1:
+        raise Damaged(f"the column {name} of {place.name} holds {numbers.shape[1]} numbers a step, and one is read")
+    return numbers[:, 0]
 
 
 def _pictures(column: Any, place: _Place) -> np.ndarray:
@@ -425,7 +436,7 @@ def _episode(
         recorded: uint8[T + 1, H, W, 3], the frames before each action, and the one after the last.
         sentences: gives those of the data set, by their numbers.
     """
-    order = _numbers(table, "frame_index", place)
+    order = _one_a_step(table, "frame_index", place)
     if order is None or not np.array_equal(order, np.arange(place.length)):
         raise Damaged(f"the rows of {place.name} are not in the order of its steps")
     row = place.row
@@ -433,19 +444,19 @@ def _episode(
     reset_rewards: dict[str, float] = {}
     prefix = f"{layout.REWARD}."
     for column in table.column_names:
-        values = _numbers(table, column, place) if column.startswith(prefix) else None
+        values = _one_a_step(table, column, place) if column.startswith(prefix) else None
         if values is not None:
             name = column.removeprefix(prefix)
             rewards[name] = values
             reset = row.get(f"reset/{column}")
             if isinstance(reset, float) and np.isfinite(reset):
                 reset_rewards[name] = reset
-    done = _numbers(table, layout.DONE, place)
-    truncated = _numbers(table, layout.TRUNCATED, place)
-    success = _success(place, _numbers(table, layout.SUCCESS, place))
+    done = _one_a_step(table, layout.DONE, place)
+    truncated = _one_a_step(table, layout.TRUNCATED, place)
+    success = _success(place, _one_a_step(table, layout.SUCCESS, place))
     states = _numbers(table, layout.STATE, place)
     reached, reset_state = _reached(states, row.get(layout.FINAL + layout.STATE))
-    env_reward = _numbers(table, layout.REWARD, place)
+    env_reward = _one_a_step(table, layout.REWARD, place)
     seed = row.get("seed")
     # Of what is read, whatever the last step led to has to be there.
     finals = [] if states is None else [layout.FINAL + layout.STATE]
@@ -519,7 +530,7 @@ def _instruction(place: _Place, table: Any, sentences: Callable[[], dict[int, st
     stated = place.row.get("tasks")
     # Where an episode does not say its sentences, its rows say their numbers.
     if stated is None:
-        numbers = _numbers(table, layout.TASK_INDEX, place)
+        numbers = _one_a_step(table, layout.TASK_INDEX, place)
         stated = [] if numbers is None else [sentences().get(int(number), "") for number in np.unique(numbers)]
     tasks = [task for task in stated if isinstance(task, str) and task]
     if len(set(tasks)) > 1:

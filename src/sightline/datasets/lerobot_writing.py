@@ -10,6 +10,7 @@ import json
 import math
 import re
 import shutil
+import warnings
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from sightline.datasets.films import CODEC, PIXELS, FilmWriter
 from sightline.datasets.lerobot_layout import arrow, arrow_type
 from sightline.datasets.lerobot_statistics import FeatureStatistics
 from sightline.datasets.stored import StoredEpisode, row_numbers
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, SightlineWarning
 from sightline.images import encode_png
 from sightline.runs.files import write_atomically
 
@@ -185,6 +186,9 @@ class LeRobotWriter:
         self._features = features
         # LeRobot counts frames a second in whole numbers.
         self._fps = max(1, round(episode.fps or USUAL_FPS))
+        if episode.fps is not None and self._fps != episode.fps:
+            line = f"{episode.fps:g} frames a second are written as {self._fps}: LeRobot counts whole numbers"
+            warnings.warn(line, SightlineWarning, stacklevel=2)
         self._reward_names = tuple(name for name in episode.rewards if name in episode.reset_rewards)
         (self.folder / layout.WRITING).mkdir(parents=True, exist_ok=True)
 
