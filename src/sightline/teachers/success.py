@@ -19,6 +19,7 @@ from sightline.datasets.human_labels import FILE, HumanLabel, labels_by_frame, w
 from sightline.datasets.pictures import LABELLED, UNLABELLED, write_labelled_table
 from sightline.datasets.reading import LABELS, read_dataset
 from sightline.errors import BadInput, RunFailed
+from sightline.images import Picture
 from sightline.labels.store import Context, LabelStore
 from sightline.labels.types import Outcome, Question, RecordedTeacher, Segment
 from sightline.teachers.page import check_person, serve_store
@@ -129,7 +130,7 @@ def _ask(
     store: LabelStore, folder: Path, who: str, chosen: Sequence[_Row], episodes: bool, camera: str | None, seed: int
 ) -> int:
     """Put the questions up that this person has not answered yet; returns how many there are in all."""
-    questions = _questions(folder, chosen, episodes, camera)
+    shown = _shown(folder, chosen, episodes, camera)
     draw = np.random.default_rng([seed, 1])
     order = [(place, False) for place in range(len(chosen))]
     for place in range(0, len(chosen), REPEATED):
@@ -138,31 +139,36 @@ def _ask(
         order.insert(int(draw.integers(first + 1, len(order) + 1)), (place, True))
     for place, again in order:
         teacher = RecordedTeacher(f"human {who}", _signature(who, again))
-        if store.find(questions[place], teacher.signature) is None:
-            row = chosen[place]
-            store.wait_for([questions[place]], teacher, Context(folder.resolve().name, row.source, _key(row)))
+        row = chosen[place]
+        question = _question(row, shown[place])
+        if store.find(question, teacher.signature) is None:
+            store.wait_for([question], teacher, Context(folder.resolve().name, row.source, _key(row)))
     return len(order)
 
 
-def _questions(folder: Path, chosen: Sequence[_Row], episodes: bool, camera: str | None) -> list[Question]:
-    """A question for each row, with one frame, or some of its episode."""
+def _shown(folder: Path, chosen: Sequence[_Row], episodes: bool, camera: str | None) -> list[list[Picture]]:
+    """Of each row one frame, or some of its episode; as PNGs, since all are in memory until they are in order."""
     places: dict[int, list[int]] = {}
     for place, row in enumerate(chosen):
         places.setdefault(row.episode, []).append(place)
-    found: dict[int, Question] = {}
+    pictures: dict[int, list[Picture]] = {}
     for episode in read_dataset(folder, camera):
         for place in places.get(episode.index, ()):
             row = chosen[place]
             assert episode.frames is not None, "frames are read"
-            shown = [row.step]
+            steps = [row.step]
             if episodes:
-                shown = np.unique(np.linspace(0, row.step, FRAMES_SHOWN).round().astype(int)).tolist()
-            frames = episode.frames[shown].copy()
-            segment = Segment(frames, np.full(len(frames), np.nan, np.float32))
-            found[place] = Question("rate", (segment,), (row.goal,), levels=2)
-        if len(found) == len(chosen):
+                steps = np.unique(np.linspace(0, row.step, FRAMES_SHOWN).round().astype(int)).tolist()
+            pictures[place] = [Picture(episode.frames[step]).packed() for step in steps]
+        if len(pictures) == len(chosen):
             break
-    return [found[place] for place in range(len(chosen))]
+    return [pictures[place] for place in range(len(chosen))]
+
+
+def _question(row: _Row, pictures: Sequence[Picture]) -> Question:
+    frames = np.stack([picture.pixels for picture in pictures])
+    segment = Segment(frames, np.full(len(frames), np.nan, np.float32))
+    return Question("rate", (segment,), (row.goal,), levels=2)
 
 
 def _key(row: _Row) -> int:
