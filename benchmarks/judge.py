@@ -111,7 +111,8 @@ def rewards_of(task: str, folder: Path) -> dict[str, tuple[str, ...]]:
         "scale": model,
         "scale, other goal": (*model, f"goal={OTHER_GOALS[task]}"),
         "yes_no": (*yes_no, f"reward.prompt={folder / 'digits.txt'}"),
-        "shuffled": (*model, "reward.form=shuffled", *window),
+        # Its replies are written token by token, which takes longest.
+        "shuffled": (*model, "reward.form=shuffled", *window, "reward.every=8"),
     }
     if task == "cartpole":
         pair = (*yes_no, "reward.over=window", "reward.window=2", "reward.frames=2")
