@@ -94,7 +94,17 @@ def _one_thread() -> None:
 THOROUGH = {
     *("agent_faults", "agent_learning", "agent_preferences", "agent_training", "api", "background", "chat_teacher"),
     *("collecting", "dataset_replay", "lerobot_datasets", "prefix_servers", "scopes", "success_labels"),
-    *("chat_training", "check_env", "cli", "clips", "deformables", "docs", "engines", "everybodys_environments"),
+    *(
+        "chat_training",
+        "check_env",
+        "cli",
+        "clips",
+        "cluster",
+        "deformables",
+        "docs",
+        "engines",
+        "everybodys_environments",
+    ),
     *("examples", "existing_labels", "game_processes", "golden_runs", "hostile_folders", "humanoid"),
     *(
         "image_text_matching",

@@ -33,6 +33,7 @@ from sightline.runs.state import restoring
 from sightline.runs.stopping import GivenUp, Stopped
 
 if TYPE_CHECKING:
+    from sightline.cluster.encoders import Cluster
     from sightline.models.vlm.model import VLM
 
 
@@ -151,6 +152,7 @@ def train(
     command: str | None = None,
     quiet: bool = False,
     check: dict[str, Any] | None = None,
+    cluster: Cluster | None = None,
 ) -> tuple[RunFolder, dict[str, Any]]:
     """Carry out a recipe, with a progress bar and a report at the end.
 
@@ -164,6 +166,7 @@ def train(
         command: what is recorded as the command; None for the command line.
         quiet: show no progress.
         check: what `check` has found, which the run keeps.
+        cluster: where frames are embedded, of a policy on states; None for this machine. A run is the same either way.
 
     Raises:
         BadInput: torchrun has started several processes, and the recipe trains a policy on states.
@@ -175,9 +178,13 @@ def train(
     if resume:
         check_resumable(RunFolder(path))
     with _stopping_resumably(path), _naming_run(RunFolder(path) if resume else None):
-        if isinstance(recipe, AgentRecipe):
-            return _train_agent(recipe, path, name, resume, command, quiet)
-        return _train_control(recipe, path, name, resume, command, quiet, check)
+        if isinstance(recipe, ControlRecipe):
+            return _train_control(recipe, path, name, resume, command, quiet, check, cluster)
+        if cluster is not None:
+            raise BadInput(
+                "--cluster embeds frames for policies on states; an agent is sampled by policy.sampler=server"
+            )
+        return _train_agent(recipe, path, name, resume, command, quiet)
 
 
 def _check_one_process(recipe: ControlRecipe) -> None:
@@ -229,6 +236,7 @@ def _train_control(
     command: str | None,
     quiet: bool,
     check: dict[str, Any] | None,
+    cluster: Cluster | None,
 ) -> tuple[RunFolder, dict[str, Any]]:
     from sightline.control.control_setup import build_setup
     from sightline.control.precision import with_dtypes
@@ -238,8 +246,13 @@ def _train_control(
 
     if not resume:  # a run that goes on computes as it began
         recipe = with_dtypes(recipe)
-    with owned_run(path, recipe, resume, command) as begin:
+    with owned_run(path, recipe, resume, command) as begin, contextlib.ExitStack() as stack:
         setup = build_setup(recipe, folder=path)
+        where = None
+        if cluster is not None:
+            from sightline.cluster.encoders import embedding_on
+
+            where = stack.enter_context(embedding_on(setup.reward_model, cluster))
         folder = begin()
         if check is not None:
             folder.write_json("check.json", check)
@@ -247,6 +260,8 @@ def _train_control(
         if encoder is not None and (card := model_card(encoder.name)):
             folder.write_text("model_card.md", card)
         with ProgressBar(recipe.steps, name, quiet) as progress:
+            if where is not None:
+                progress.say(where)
             result = train_control(setup, folder, progress, resume)
         with folder.writing():
             write_report(folder.path)

@@ -8,6 +8,8 @@
     DIR/logs/                         what the cells' processes said on stderr
     DIR/report.html                   the comparison of all cells
 
+With `--cluster ADDRESS` cells are tasks of a Ray cluster, whose machines share DIR (`sightline.cluster.cells`).
+
 A cell is finished if it has a result; one that was cut off is resumed. So the same command continues a sweep.
 
 Where a scheduler starts processes, the plan is written alone, and each process trains the cell of its number:
@@ -31,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sightline import roles
 from sightline.config.grid import Grid, label_of_text, parse_grid, value_label
@@ -55,6 +57,22 @@ _POLL = 0.1
 
 Command = Callable[["GridCell", bool], Sequence[str]]
 """Builds the command line that trains a cell, or resumes it."""
+
+
+class CellProcess(Protocol):
+    """The process that trains a cell, here or elsewhere."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+Start = Callable[["GridCell", Path], CellProcess]
+"""Starts a cell elsewhere, which says what it has to say into a file."""
 
 
 class SweepStopped(Stopped):
@@ -400,8 +418,9 @@ class _Sweeping:
     processes: int
     say: Callable[[str], None]
     command: Command
+    start_elsewhere: Start | None
     waiting: deque[GridCell] = field(default_factory=deque)
-    running: dict[str, tuple[GridCell, subprocess.Popen[bytes]]] = field(default_factory=dict)
+    running: dict[str, tuple[GridCell, CellProcess]] = field(default_factory=dict)
     slots: dict[str, int] = field(default_factory=dict)
     foreign: dict[str, GridCell] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -421,6 +440,9 @@ class _Sweeping:
         if owner is not None:
             self.say(f"{cell.name}: waiting for {owner}, which is writing it")
             self.foreign[cell.name] = cell
+            return
+        if self.start_elsewhere is not None:
+            self.running[cell.name] = (cell, self.start_elsewhere(cell, self._log(cell)))
             return
         environment = os.environ | SAFE
         environment.setdefault("OMP_NUM_THREADS", str(cell.recipe.threads))
@@ -448,7 +470,7 @@ class _Sweeping:
             if code is None:
                 continue
             del self.running[name]
-            del self.slots[name]
+            self.slots.pop(name, None)
             if code == 0 and cell.finished:
                 self._finish(cell)
             else:
@@ -514,13 +536,20 @@ class _Sweeping:
         return self.plan.path / LOGS / f"{cell.name}.log"
 
 
-def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: Command | None = None) -> dict[str, str]:
+def carry_out(
+    plan: Plan,
+    processes: int,
+    say: Callable[[str], None],
+    command: Command | None = None,
+    start_elsewhere: Start | None = None,
+) -> dict[str, str]:
     """Train every cell that has no result, some of them at a time.
 
     Args:
         processes: how many at a time.
         say: shows a line of progress.
         command: builds the command line of a cell; default: that of `trainer()`.
+        start_elsewhere: starts cells on a cluster; None for processes of this machine.
 
     Returns:
         Why cells have no result: name -> last line that they said.
@@ -535,7 +564,9 @@ def carry_out(plan: Plan, processes: int, say: Callable[[str], None], command: C
             (plan.path / LOGS).mkdir(exist_ok=True)
         waiting = deque(cell for cell in plan.cells if not cell.finished)
         done_before = len(plan.cells) - len(waiting)
-        sweeping = _Sweeping(plan, processes, say, command or trainer(), waiting, done_before=done_before)
+        sweeping = _Sweeping(
+            plan, processes, say, command or trainer(), start_elsewhere, waiting, done_before=done_before
+        )
         if done_before:
             say(f"{done_before} of {len(plan.cells)} cells are done already")
         with StopRequests() as stop:

@@ -30,10 +30,15 @@ from sightline.runs.stopping import GivenUp, Interruption, exit_now
 from sightline.runs.streams import failure_of_stdout
 
 if TYPE_CHECKING:
+    from sightline.cluster.encoders import Cluster
     from sightline.config.recipe import Recipe
     from sightline.runs.folder import RunFolder
-    from sightline.sweep import CellStatus
+    from sightline.sweep import CellStatus, Plan
 
+OnCluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="Use a Ray cluster: auto, HOST:PORT or ray://HOST:PORT."),
+]
 app = typer.Typer(
     help="Reinforcement learning guided by vision-language models: say what you want to see.",
     pretty_exceptions_enable=False,
@@ -115,6 +120,13 @@ def train(
     ] = None,
     write_job: WriteJob = None,
     job: JobKeys = None,
+    cluster: OnCluster = None,
+    cluster_workers: Annotated[
+        int | None, typer.Option(min=1, help="With --cluster: copies of the encoder; default: one on each node.")
+    ] = None,
+    cluster_gpus: Annotated[
+        float, typer.Option(min=0, help="With --cluster: GPUs of each copy, which may be a fraction.")
+    ] = 0.0,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -162,7 +174,8 @@ def train(
             typer.echo(line, err=True)
         return
 
-    _, result = roles.train(completed, working_folder / path, name, resume, check=verdict)
+    elsewhere = _cluster(cluster, cluster_workers, cluster_gpus)
+    _, result = roles.train(completed, working_folder / path, name, resume, check=verdict, cluster=elsewhere)
     if _another_process_prints():
         return
     if as_json:
@@ -201,6 +214,17 @@ def _write_job(
         print_json({"job": str(file), "submit": submission})
     else:
         typer.echo(submission)
+
+
+def _cluster(address: str | None, workers: int | None, gpus: float) -> Cluster | None:
+    """Where frames are embedded; None for here."""
+    if address is None:
+        if workers is not None or gpus:
+            raise BadInput("--cluster-workers and --cluster-gpus are of --cluster ADDRESS; say which cluster")
+        return None
+    from sightline.cluster.encoders import Cluster
+
+    return Cluster(address, workers, gpus)
 
 
 def _another_process_prints() -> bool:
@@ -461,6 +485,10 @@ def sweep(
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Write the plan and stop: 'sweep-cell' trains its cells, on any machine.")
     ] = False,
+    cluster: OnCluster = None,
+    cluster_gpus: Annotated[
+        float, typer.Option(min=0, help="With --cluster: GPUs of each cell, which may be a fraction.")
+    ] = 0.0,
     status: Annotated[
         Path | None, typer.Option(help="Show the cells of this sweep, whichever machine trains them.", callback=in_home)
     ] = None,
@@ -508,8 +536,11 @@ def sweep(
         write_plan(plan)
         _print_statuses(cell_statuses(run_dir), as_json)
         return
-    at_a_time = processes or plan.default_processes(per_run)
-    failures = carry_out(plan, at_a_time, lambda line: typer.echo(line, err=True), trainer(per_run))
+    if cluster is None:
+        at_a_time = processes or plan.default_processes(per_run)
+        failures = carry_out(plan, at_a_time, _say, trainer(per_run))
+    else:
+        failures = _on_cluster(plan, cluster, processes or len(plan.cells), cluster_gpus, per_run)
 
     # There is nothing to compare if no cell has begun.
     comparison = page = None
@@ -548,6 +579,22 @@ def _print_statuses(statuses: Sequence[CellStatus], as_json: bool) -> None:
     print_rows(rows, ("number", "cell", "state", "done", "owner"), as_json=False)
     counts = Counter(status.state for status in statuses)
     typer.echo(", ".join(f"{count} {state}" for state, count in counts.items()))
+
+
+def _on_cluster(plan: Plan, address: str, at_a_time: int, gpus: float, per_run: int) -> dict[str, str]:
+    """Train the cells of a sweep on a cluster, as many at a time as there is room for; why some have no result."""
+    from sightline.cluster.cells import CellStarter
+    from sightline.cluster.connecting import connected
+    from sightline.sweep import carry_out
+
+    if per_run > 1:
+        raise BadInput("--per-run starts several processes on one machine; leave it out with --cluster")
+    with connected(address) as ray:
+        return carry_out(plan, at_a_time, _say, start_elsewhere=CellStarter(ray, gpus))
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 @app.command("sweep-cell")

@@ -70,6 +70,8 @@ class TowerPair:
     name: str
     image_size: int
     aspect: Aspect
+    settings: tuple[Any, ...] = ()
+    """Arguments of `load_encoder` by which another process loads the same one."""
     where: str
     """The devices that read frames, and why they were chosen."""
     reads_tensors = True
@@ -91,6 +93,11 @@ class TowerPair:
     def device(self) -> torch.device:
         """The device of the text tower, and the first of those that read frames."""
         return self._device
+
+    @property
+    def batch_frames(self) -> int:
+        """Frames that are computed together."""
+        return self._batch_size.frames
 
     def cut_off(self, height: int, width: int) -> tuple[float, float]:
         if self.aspect != "crop":

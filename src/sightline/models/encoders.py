@@ -84,6 +84,7 @@ def load_encoder(
     with room_on(device, f"encoder '{name}'"):
         encoder = _load(name, devices[0], dtype_for(dtype, devices[0]), int(batch_size), aspect, resizing)
         encoder.spread(devices[1:])
+    encoder.settings = settings
     encoder.where = devices_in_words(device, devices, weights)
     if shared is not None:
         # Whoever shares it may have further words.

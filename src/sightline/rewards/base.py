@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from sightline.config.basics import Strict
+    from sightline.models.encoder_base import Encoder
     from sightline.runs.archive import Archives
 
     Array = np.ndarray | torch.Tensor
@@ -305,6 +306,17 @@ class RewardModel:
             frames: uint8[N, H, W, 3], as they are drawn or stored.
         """
         return []
+
+    def compute_elsewhere(self, elsewhere: Callable[[Encoder], Encoder]) -> bool:
+        """Have other machines embed frames; rewards stay what they are.
+
+        Args:
+            elsewhere: an encoder -> the same one, which computes on other machines.
+
+        Returns:
+            Whether it has an encoder at all.
+        """
+        return False
 
     def costs(self) -> dict[str, float]:
         """What its rewards have cost so far, over all sessions of a run, by name; empty where nothing is counted."""

@@ -10,12 +10,14 @@ is 0, so it is set to 0 there; a time limit is no terminal state. A clip does no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from sightline.config.recipe import REWARD, RewardBlock
+from sightline.models.encoder_base import Encoder
 from sightline.rewards.base import Clip, RewardModel, added_costs, common_scope, common_shrinker, windows
 from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup
 from sightline.rewards.ground_truth import GroundTruthConfig
@@ -71,6 +73,11 @@ class ShapedReward(RewardModel):
 
     def doubts(self, frames: np.ndarray) -> list[str]:
         return [line for model in self.parts for line in model.doubts(frames)]
+
+    def compute_elsewhere(self, elsewhere: Callable[[Encoder], Encoder]) -> bool:
+        # Of all, and not only of the first that has one.
+        moves = [part.compute_elsewhere(elsewhere) for part in self.parts]
+        return any(moves)
 
     def costs(self) -> dict[str, float]:
         return added_costs(self.parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ from pydantic import Field
 
 from sightline.config.basics import Strict
 from sightline.config.recipe import REWARD, RewardBlock
+from sightline.models.encoder_base import Encoder
 from sightline.rewards.base import Clip, RewardModel, added_costs, common_scope, common_shrinker
 from sightline.rewards.config import CombinedConfig, RewardContext, RewardSetup
 
@@ -65,6 +66,11 @@ class WeightedSum(RewardModel):
 
     def doubts(self, frames: np.ndarray) -> list[str]:
         return [line for model in self.models for line in model.doubts(frames)]
+
+    def compute_elsewhere(self, elsewhere: Callable[[Encoder], Encoder]) -> bool:
+        # Of all, and not only of the first that has one.
+        moves = [model.compute_elsewhere(elsewhere) for model in self.models]
+        return any(moves)
 
     def costs(self) -> dict[str, float]:
         return added_costs(self.models)

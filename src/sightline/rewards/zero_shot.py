@@ -16,7 +16,7 @@ Without a baseline the reward is the cosine similarity to the goal, averaged ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -313,6 +313,10 @@ class ZeroShotReward(RewardModel):
         views = split_views(frames, self.views)
         small = shrink(views.reshape(-1, *views.shape[2:]))
         return joined_views(small.reshape(*views.shape[:2], *small.shape[1:]))
+
+    def compute_elsewhere(self, elsewhere: Callable[[Encoder], Encoder]) -> bool:
+        self.encoder = elsewhere(self.encoder)
+        return True
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         """float32[T, N] from embeddings [T, N, views x D] of any float type."""

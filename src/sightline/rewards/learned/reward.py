@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,12 @@ class LearnedReward(RewardModel):
             return self.encoder.shrink_frames
         # The features of networks on frames are frames: of the size that they read.
         return Shrinker(self.features_of, lambda full, small: np.array_equal(self.features_of(small), small))
+
+    def compute_elsewhere(self, elsewhere: Callable[[Encoder], Encoder]) -> bool:
+        if self.encoder is None:
+            return False
+        self.encoder = elsewhere(self.encoder)
+        return True
 
     def score(self, features: np.ndarray, clip: Clip) -> np.ndarray:
         return self.rewards_of(features.reshape(-1, *self.feature_shape)).reshape(clip.shape)
