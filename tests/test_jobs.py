@@ -32,6 +32,8 @@ def written(
     """The text of a job, of ten cells unless said otherwise."""
     if scheduler == "sky":
         stated = ("data=s3://runs", *stated)
+    elif scheduler == "ray":
+        stated = ("ray_version=2.60.0", *stated)
     work = Work(recipe, ["seed=0..9", GOAL], Path(at or "/data/sweeps/Alpha 1"), cells, threads=2)
     file, submission = write_job(scheduler, folder, work, stated)
     assert shlex.split(submission)[-1] == str(file)
@@ -45,6 +47,8 @@ def script(scheduler: str, text: str) -> str:
     document = yaml.safe_load(text)
     if scheduler == "sky":
         return str(document["run"])
+    if scheduler == "ray":
+        return str(document["spec"]["entrypoint"])
     return str(document["spec"]["template"]["spec"]["containers"][0]["args"][0])
 
 
@@ -77,17 +81,18 @@ def test_scripts_are_scripts(scheduler: str, cells: int | None, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("cells", [10, None])
-@pytest.mark.parametrize("scheduler", ["k8s", "sky"])
+@pytest.mark.parametrize("scheduler", ["k8s", "sky", "ray"])
 def test_commands_arrive_as_they_were_typed(scheduler: str, cells: int | None, tmp_path: Path) -> None:
     folder = "/data/sweeps/Alpha 1"
     carried_out = commands(script(scheduler, written(scheduler, tmp_path, "parallel=3", cells=cells)))
     same = ["cartpole", "seed=0..9", GOAL, "--run-dir", folder]
+    elsewhere = ["--cluster", "auto"] if scheduler == "ray" else []
     if cells is None:
-        assert carried_out == [["train", *same, "--resume-or-start"]]
+        assert carried_out == [["train", *same, "--resume-or-start", *elsewhere]]
     elif scheduler == "k8s":
         assert carried_out == [["sweep", *same, "--plan"], ["sweep-cell", folder, "3"]]
     else:
-        assert carried_out == [["sweep", *same, "--processes", "3"]]
+        assert carried_out == [["sweep", *same, *elsewhere, "--processes", "3"]]
     for words in carried_out:
         check_is_understood(words)
 
@@ -103,7 +108,7 @@ def test_recipes_travel_to_other_machines(tmp_path: Path) -> None:
     """A file of this machine is not there: its text is."""
     recipe = tmp_path / "mine.yaml"
     recipe.write_text('env: cartpole\ngoal: "it\'s up"\n')
-    for scheduler in ("k8s", "sky"):
+    for scheduler in ("k8s", "sky", "ray"):
         carried_out = commands(script(scheduler, written(scheduler, tmp_path / "jobs", recipe=str(recipe))))
         assert carried_out[0][1] == recipe.read_text()
     assert shlex.quote(str(recipe)) in written("slurm", tmp_path / "jobs", recipe=str(recipe))
@@ -138,6 +143,19 @@ def test_sky_starts_again(tmp_path: Path) -> None:
     assert document["resources"]["job_recovery"]["recover_on_exit_codes"] == [75, 143]
     assert document["resources"]["accelerators"] == "A100:1"
     assert document["file_mounts"]["/data"] == {"source": "s3://runs", "mode": "MOUNT"}
+
+
+def test_ray_lets_nobody_in(tmp_path: Path) -> None:
+    """Without a token, whoever reaches a head may run code in it."""
+    spec = yaml.safe_load(written("ray", tmp_path, "gpus=1", "parallel=3"))["spec"]
+    cluster = spec["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"} and cluster["rayVersion"] == "2.60.0"
+    assert spec["entrypoint"].endswith("--cluster auto --processes 3 --cluster-gpus 1")
+    head = cluster["headGroupSpec"]
+    (workers,) = cluster["workerGroupSpecs"]
+    assert head["rayStartParams"] == {"num-cpus": "0", "num-gpus": "0"} and workers["replicas"] == 3
+    limits = [group["template"]["spec"]["containers"][0]["resources"]["limits"] for group in (head, workers)]
+    assert ["nvidia.com/gpu" in limit for limit in limits] == [False, True]
 
 
 # -- Slurm, with stand-ins for its programs and ours -------------------------------------------------------------------
@@ -226,7 +244,7 @@ def test_settings_are_checked(scheduler: str, stated: tuple[str, ...], expected:
 
 
 def test_folders_that_containers_do_not_see(tmp_path: Path) -> None:
-    for scheduler in ("k8s", "sky"):
+    for scheduler in ("k8s", "sky", "ray"):
         with pytest.raises(BadInput, match="--run-dir /data/mine"):
             written(scheduler, tmp_path, at="sweeps/mine")
 

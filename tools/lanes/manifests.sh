@@ -4,17 +4,21 @@
 #
 #   tools/lanes/manifests.sh                          # a minute, and 100 MB
 #   tools/lanes/manifests.sh --folder DIR             # where the linters are kept; default: .manifests
+#   tools/lanes/manifests.sh --kuberay FILE           # also KubeRay's definition: ray.io_rayjobs.yaml of its chart
+#   tools/lanes/manifests.sh --skypilot PYTHON        # also SkyPilot's schema, from an environment that has it
 #
 # Uses .venv for what Sightline writes; the linters have an environment of their own. The last line sums it up.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 export OMP_NUM_THREADS=1 PYTHONPATH="$PWD/src" PIP_DISABLE_PIP_VERSION_CHECK=1
 
-folder=.manifests
+folder=.manifests kuberay='' skypilot=''
 while [ $# -gt 0 ]; do
   case "$1" in
     --folder) folder=$2; shift 2 ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    --kuberay) kuberay=$2; shift 2 ;;
+    --skypilot) skypilot=$2; shift 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 [ -x .venv/bin/python ] || { echo "manifests: needs .venv (see the README's test command)"; exit 2; }
@@ -48,11 +52,16 @@ write() { # SCHEDULER SETTINGS…
 write k8s
 write slurm
 write sky --job data=s3://runs
+write ray --job ray_version=2.60.0
 
 for name in sweep train; do
   check "Kubernetes reads the $name's job" "$bin/kubernetes-validate" --quiet --strict "$jobs/$name-k8s.yaml"
   check "shellcheck: the $name's job of Slurm" "$bin/shellcheck" "$jobs/$name-slurm.sh"
-  for scheduler in k8s sky; do
+  [ -z "$kuberay" ] ||
+    check "KubeRay reads the $name's job" "$bin/python" tools/lanes/manifest_schemas.py kuberay "$kuberay" "$jobs/$name-ray.yaml"
+  [ -z "$skypilot" ] ||
+    check "SkyPilot reads the $name's job" "$skypilot" tools/lanes/manifest_schemas.py sky "$jobs/$name-sky.yaml"
+  for scheduler in k8s sky ray; do
     check "yamllint: the $name's job of $scheduler" \
       "$bin/yamllint" --strict -d '{extends: relaxed, rules: {line-length: disable}}' "$jobs/$name-$scheduler.yaml"
   done

@@ -49,7 +49,7 @@ app = typer.Typer(
 WriteJob = Annotated[
     tuple[str, Path] | None,
     typer.Option(
-        metavar="k8s|slurm|sky DIR", help="Write a job for a scheduler into DIR instead, and say how to submit it."
+        metavar="k8s|slurm|sky|ray DIR", help="Write a job for a scheduler into DIR instead, and say how to submit it."
     ),
 ]
 JobKeys = Annotated[

@@ -3,6 +3,7 @@
     Kubernetes   templates/kubernetes.yaml   an Indexed Job, one pod a cell; or a Job for one run
     Slurm        templates/slurm.sh          an array, one task a cell; or a job for one run
     SkyPilot     templates/sky.yaml          a rented machine for the whole sweep, or the run
+    KubeRay      templates/ray.yaml          a RayJob, whose workers train the cells, or read a run's frames
 
 Each starts a command that goes on with what is saved, and reads exit codes as docs/runs.md says.
 """
@@ -14,6 +15,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -26,9 +28,9 @@ from sightline.config.blocks import checked_block
 from sightline.errors import BadInput
 from sightline.runs.files import write_atomically
 
-Scheduler = Literal["k8s", "slurm", "sky"]
-TEMPLATES: dict[str, str] = {"k8s": "kubernetes.yaml", "slurm": "slurm.sh", "sky": "sky.yaml"}
-SUBMISSIONS = {"k8s": "kubectl apply -f", "slurm": "sbatch", "sky": "sky jobs launch"}
+Scheduler = Literal["k8s", "slurm", "sky", "ray"]
+TEMPLATES: dict[str, str] = {"k8s": "kubernetes.yaml", "slurm": "slurm.sh", "sky": "sky.yaml", "ray": "ray.yaml"}
+SUBMISSIONS = {"k8s": "kubectl apply -f", "slurm": "sbatch", "sky": "sky jobs launch", "ray": "kubectl apply -f"}
 """Commands that hand the file to the scheduler."""
 DATA = Path("/data")
 """Where containers see the folder that all machines share."""
@@ -59,6 +61,8 @@ class JobSettings(Strict):
     """Time limit."""
     partition: Annotated[str, StringConstraints(pattern=r"^[\w.,-]+$")] | None = None
     """Queue of a cluster."""
+    ray_version: Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*$")] | None = None
+    """Version of Ray in the image; default: the one that is installed here."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,8 @@ def write_job(scheduler: str, folder: Path, work: Work, stated: Sequence[str]) -
         # Jobs share this machine's files: the same programs, and the working folder that the recipe's files are in.
         values["programs"] = shlex.quote(str(Path(sys.executable).parent))
         values["working_folder"] = Path.cwd()
+    if scheduler == "ray":
+        values["ray_version"] = settings.ray_version or _version_of_ray()
     text = environment.from_string(source).render(values)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,3 +185,10 @@ def _command(command: str, work: Work, in_container: bool) -> str:
             recipe = Path(recipe).read_text(encoding="utf-8")
         words.append(recipe)
     return shlex.join([*words, *work.overrides, "--run-dir", str(work.folder)])
+
+
+def _version_of_ray() -> str:
+    try:
+        return metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        raise BadInput("Ray is not installed here; say which version the image has, --job ray_version=…") from None
