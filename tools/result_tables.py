@@ -655,7 +655,7 @@ def cnn(document: Document, games: Document) -> str:
             (
                 label,
                 successes(runs),
-                shares(runs, "clean"),
+                shares(runs, "clean") if "clean" in runs[0] else NONE,
                 f"{percent(random['success_rate'])}, {percent(random['clean'])}",
                 f"{shares([run['after'] for run in agents_of_game])} after {turns} turns",
             )
