@@ -676,6 +676,16 @@ def test_play_that_is_asked_for_and_not_there_is_refused() -> None:
         play_sources(own, ("goal",), 1, 0)
 
 
+def test_play_that_is_left_out_beside_files_is_said(tmp_path: Path) -> None:
+    write_picture(tmp_path / "0.png", 0)
+    write_table(tmp_path, ("file", "success"), ("0.png", "1"))
+    own = ready("own", Brightness(), env="Pendulum-v1")
+    for play, said in ((("random",), 1), (PLAY, 0)):
+        lines: list[str] = []
+        (source,) = LabData(pictures=tmp_path, play=play).sources(own, None, lines.append)
+        assert source.name == "pictures" and len(lines) == said
+
+
 def test_a_control_that_was_not_tried_says_so() -> None:
     measure = {"value": 0.5, "low": None, "no_interval": "few"}
     words = {"goal": ["up"], "failure": None, "auroc": measure, "controls": {"nonsense": {"auroc": measure}}}

@@ -193,3 +193,9 @@ def test_a_model_that_fails_is_named_and_the_server_stays() -> None:
 def test_the_command_says_what_is_wrong(sightline: Callable[..., Finished]) -> None:
     done = sightline("serve-reward", "reward.kind=learned")
     assert done.code == 2 and "is learned in a run" in done.err
+
+
+def test_a_token_that_no_client_could_send_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(server_module.TOKEN_ENV, "two words")
+    with pytest.raises(BadInput, match="SIGHTLINE_REWARD_TOKEN does not hold a key: it has blanks"):
+        serve_reward(ServedReward(Brightness(), "it"), "0.0.0.0", 0, tmp_path / "a.pem", print)

@@ -162,6 +162,8 @@ class LabData:
             # Beside pictures of the goal, what play shows is none unless the environment says so.
             takes_place_of_others = self.goal_pictures is not None and self.other_pictures is None
             sources += [beside_the_goal(source) for source in played] if takes_place_of_others else played
+        elif self.episodes is None and set(self.play) != set(PLAY):
+            warn("nothing is played, since files are judged: --play is for --episodes N beside them")
         if self.states is not None:
             sources.append(states_of_file(task, self.states, self.seed, warn))
         for folder in self.runs:

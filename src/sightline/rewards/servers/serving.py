@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from sightline.errors import BadInput, RunFailed, reason_of
+from sightline.models.chat.endpoints import read_key
 from sightline.rewards.base import Clip, OnlineRewardModel, RewardModel
 from sightline.rewards.scopes import Past, Scope, ScopeKind
 from sightline.rewards.servers.protocols import VERSION
@@ -189,9 +190,12 @@ def serve_reward(
         say: tells the user one line.
 
     Raises:
-        BadInput: the port is taken; or other machines could reach a server without TLS, or without a token.
+        BadInput: the port is taken; the token cannot be one; or other machines could reach a server without TLS, or
+            without a token.
     """
-    token = os.environ.get(TOKEN_ENV, "").strip()
+    token = ""
+    if os.environ.get(TOKEN_ENV, "").strip():
+        token = read_key(TOKEN_ENV)  # which refuses one that no client could send
     if not _is_loopback(host):
         if certificate is None:
             raise BadInput(
