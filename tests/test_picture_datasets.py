@@ -82,6 +82,8 @@ def test_a_table_of_vlmrm_with_labels_is_read(tmp_path: Path) -> None:
     assert second.states.tolist() == [[2.0, 0.5], [3.0, 0.5]]
     assert first.human is not None and second.human is not None
     assert np.array_equal(first.human, [1, np.nan], equal_nan=True) and second.human.tolist() == [0.0, 0.5]
+    (tmp_path / "dataset.csv").write_text("\n".join(lines).replace("0.5,1.0", "0.5,7"))
+    assert "human_label is 7, and not from 0 to 1" in refusal(tmp_path)
 
 
 def test_an_episode_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

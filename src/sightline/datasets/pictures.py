@@ -257,6 +257,9 @@ def _read_episode(
 
     # What vlmrm's own tables do not have is not known.
     columns = {name: _column(played, name, where) for name in ("reward", "human_label") if name in last}
+    said = columns.get("human_label", np.zeros(0))
+    if ((said < 0) | (said > 1)).any():
+        raise Damaged(f"{where}: human_label is {said[(said < 0) | (said > 1)][0]:g}, and not from 0 to 1")
     facts = {name: _finite(last[name], name, where) for name in ("seed", "fps") if last.get(name)}
     if last.get("ended") not in (None, *ENDS):
         raise Damaged(f"{where} ended as {last['ended'][:40]!r}, and not as {' or '.join(ENDS)}")
