@@ -837,6 +837,20 @@ def http_learn(document: Document) -> str:
     return markdown(("the server serves", "success of each seed, %", "return, of 200", "seconds, whole command"), rows)
 
 
+# -- data sets ---------------------------------------------------------------------------------------------------------
+
+
+def data_set_memory(document: Document) -> str:
+    """Peak of memory of what is done with data sets of few and of many frames."""
+    measured = result(document, "memory")
+    rows = []
+    for name, peaks in measured["peak, MB"].items():
+        what, layout = name.split(", ")
+        rows.append((what, layout, *map(rounded, peaks.values()), f"{measured['ratios'][name]:.2f}"))
+    sizes = [f"{int(frames):,} frames, MB".replace(",", " ", 1) for frames in peaks]
+    return markdown(("", "layout", *sizes, "ratio"), rows)
+
+
 # -- all tables --------------------------------------------------------------------------------------------------------
 
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
@@ -870,5 +884,6 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "algorithms": (("algorithms.json",), algorithms),
     "household": (("rooms.json",), household),
     "babyai": (("rooms.json",), babyai),
+    "data_set_memory": (("data_sets.json",), data_set_memory),
 }
 """Name -> the files of a table, and what makes it of them."""
