@@ -264,11 +264,15 @@ class PolicyWithValueHead(nn.Module):
             choice_entropy = choice_entropy.index_copy(0, batch.choice_turns, _entropy(choices))
         return TokenStats(logprobs, entropy, values, choice_entropy)
 
-    def arithmetic(self) -> contextlib.AbstractContextManager[Any]:
-        """Autocast context of the model; sampling has to use it too, to agree with scoring."""
-        if self.autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.banned.device.type, self.autocast)
+    @contextlib.contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """How the model computes: its autocast, and attention without cuDNN. Sampling has to use it too, to agree with
+        scoring."""
+        autocast: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if self.autocast is not None:
+            autocast = torch.autocast(self.banned.device.type, self.autocast)
+        with autocast, _without_cudnn_attention():
+            yield
 
     def _logits_and_states(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [T, V] of the scored tokens, and final hidden states [M, H] of the last token before each reply.
@@ -335,6 +339,21 @@ def _entropy(logits: torch.Tensor) -> torch.Tensor:
     log_probabilities = logits.log_softmax(-1)
     finite = log_probabilities.masked_fill(logits == -torch.inf, 0.0)
     return -(log_probabilities.exp() * finite).sum(-1)
+
+
+@contextlib.contextmanager
+def _without_cudnn_attention() -> Iterator[None]:
+    """Within the context, torch does not choose cuDNN for attention.
+
+    cuDNN plans its computation anew for each length, so for each token that is sampled: on an H200, a millisecond in
+    each layer, which was half of all time. Torch's other kernels are as fast without.
+    """
+    usual = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(usual)
 
 
 @contextlib.contextmanager
