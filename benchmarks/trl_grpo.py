@@ -44,6 +44,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from running import keep, sized
 from sightline.agents.agent_setup import build
 from sightline.agents.parsing import read_reply
@@ -52,6 +53,7 @@ from sightline.agents.resolving import game_maker, resolve
 from sightline.agents.rollouts import EpisodeTask
 from sightline.config.loading import for_agent, load_recipe
 from sightline.models.vlm.types import Prompt
+from tiny_families import build_family
 
 FILE = "trl_grpo.json"
 RATE = 1e-7
@@ -293,7 +295,7 @@ WAYS = {
 TOKENS = sized((16, 32, 128), (64,))
 
 
-def words(model: str, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def words(model: Path, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of the part `words`: what was set, and what `rounds` says of it."""
     keys = ("text_only=true", f"policy.model={model}")
     for tokens in TOKENS:
@@ -337,7 +339,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=["rounds", "memory", "words"])
     parser.add_argument("--rounds", type=int, default=sized(12, 1))
-    parser.add_argument("--model", default="bundled", help="of `words`: a language model's folder")
+    parser.add_argument("--model", help="of `words`: a language model's folder; default: a tiny one of random weights")
     parser.add_argument("--of", choices=["trl", "ours"], help=argparse.SUPPRESS)  # for the processes of `memory`
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -361,10 +363,14 @@ def main() -> None:
             say(name, row)
     if "words" in given.parts:
         rows: dict[str, Any] = {}
-        for name, row in words(given.model, given.rounds):
-            rows[name] = row
-            keep(FILE, "words", versions | {"rows": rows})
-            say(name, row)
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(given.model or folder)
+            if given.model is None:
+                build_family("llama", model)
+            for name, row in words(model, given.rounds):
+                rows[name] = row
+                keep(FILE, "words", versions | {"model": model.name, "rows": rows})
+                say(name, row)
     if "memory" in given.parts:
         command = [sys.executable, __file__, "memory", "--of"]
         peaks = {
