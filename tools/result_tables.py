@@ -669,6 +669,23 @@ def cnn(document: Document, games: Document) -> str:
     return markdown((*heads, "the recipe's agent, won, %"), rows)
 
 
+def language_models(document: Document) -> str:
+    """What RL makes of a pretrained language model that plays NumberLine in words, and of its controls."""
+    own, others = (result(document, f"learn, rewards: {whose}") for whose in ("own", "others"))
+    seeds = list(own)
+    labels = {
+        "before RL": "after the warm start, before RL",
+        "after RL": "after RL",
+        "words of other states": "the same model, told the words of other states",
+        "no words": "the same, told no words",
+        "random play": "random legal moves",
+    }
+    rows = [(label, *(own[seed][name] for seed in seeds)) for name, label in labels.items()]
+    control = [others[seed]["after RL"] if seed in others else NONE for seed in seeds]
+    rows.append(("control: after RL by the rewards of another game", *control))
+    return markdown(("won without a mistake", *seeds), rows)
+
+
 def thought_weights(document: Document) -> str:
     """NumberLine by the weight of the tokens that are not the action."""
     if "weights" not in document:
@@ -878,6 +895,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "blackjack": (("agents.json", "blackjack.json"), blackjack),
     "points24": (("agents.json",), points24),
     "parallel": (("agents.json",), parallel),
+    "language_models": (("language_models.json",), language_models),
     "cnn": (("rl4vlm.json", "agents.json"), cnn),
     "thought_weights": (("rl4vlm.json",), thought_weights),
     "points24_limits": (("points24.json",), points24_limits),
