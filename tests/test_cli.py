@@ -21,7 +21,6 @@ from PIL import Image
 
 from conftest import SIZES, TINY, Finished, write_open_clip_encoder
 from fault_server import FaultServer, status
-from sightline.cli.output import last_counts
 from sightline.config.bundled import bundled_recipes
 from sightline.config.loading import load_recipe
 from sightline.errors import BadInput
@@ -380,7 +379,6 @@ def test_train_evaluate_report(sightline: Sightline, tmp_path: Path) -> None:
 def test_dry_run_prints_the_resolved_recipe_and_does_nothing(sightline: Sightline, name: str) -> None:
     import yaml
 
-    from sightline.config.loading import load_recipe
     from sightline.roles import complete
 
     recipe = complete(load_recipe(name, ["seed=3"]))
@@ -878,10 +876,3 @@ def test_completion_can_be_installed(sightline: Sightline, tmp_path: Path, monke
     )
     assert done.returncode == 0, done.stderr
     assert any("sightline" in file.read_text().lower() for file in tmp_path.rglob("*") if file.is_file())
-
-
-def test_a_key_that_is_said_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["cartpole", "seed=1", "goal: a=1", "seed=2", "reward.alpha=0", "reward.alpha=0", "goal: a=2"]
-    assert last_counts(words) == words
-    assert capsys.readouterr().err == "warning: seed is said more than once; the last value counts\n"
-    assert load_recipe("cartpole", ["seed=1", "seed=2"]).seed == 2

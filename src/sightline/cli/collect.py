@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 import typer
 
-from sightline.cli.output import AsJson, Trust, in_home, last_counts, print_json
+from sightline.cli.output import AsJson, Trust, in_home, print_json
 from sightline.errors import BadInput
 from sightline.reward_lab.collection import Collection, Layout, Player, meaning
 from sightline.runs.stopping import GivenUp
@@ -15,9 +15,7 @@ from sightline.runs.stopping import GivenUp
 
 def collect(
     source: Annotated[str, typer.Argument(metavar="RUN|TASK", help=meaning("source"))],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Of its recipe.", callback=last_counts)
-    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="Of its recipe.")] = None,
     out: Annotated[Path | None, typer.Option(help=meaning("out"), callback=in_home)] = None,
     episodes: Annotated[int, typer.Option(min=1, help=meaning("episodes"))] = Collection.episodes,
     format: Annotated[str, typer.Option(help=meaning("format"))] = Collection.format,

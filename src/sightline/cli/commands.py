@@ -21,7 +21,7 @@ from sightline.cli.exit_codes import errors_in_one_line, warnings_in_one_line
 from sightline.cli.games import check_env
 from sightline.cli.lab import lab
 from sightline.cli.label import label
-from sightline.cli.output import AsJson, Trust, check_target, in_home, last_counts, print_json, print_rows, write_target
+from sightline.cli.output import AsJson, Trust, check_target, in_home, print_json, print_rows, write_target
 from sightline.cli.people import people_in_words, people_of_run, read_people
 from sightline.cli.serve_reward import serve_reward
 from sightline.errors import BadInput, RunFailed
@@ -100,7 +100,6 @@ def train(
         typer.Argument(
             metavar="[RECIPE] [key.sub=value]...",
             help="A bundled name, a YAML file, - for stdin, or YAML itself; then overrides.",
-            callback=last_counts,
         ),
     ] = None,
     run_dir: Annotated[
@@ -322,7 +321,6 @@ def evaluate(
         typer.Argument(
             metavar="[key.sub=value]...",
             help="Of a recipe; of a policy's run, episode_steps and env_options.",
-            callback=last_counts,
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Instead of a run's: a folder, a name, or a hosted one.")] = None,
@@ -686,9 +684,7 @@ def relabel(
     goal: Annotated[list[str], typer.Option(help="What the picture should show; may be given several times.")],
     baseline: Annotated[list[str] | None, typer.Option(help="What it shows anyway.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Strength of the regularisation, 0 to 1.")] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="With --train.", callback=last_counts)
-    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="With --train.")] = None,
     train: Annotated[bool, typer.Option("--train", help="Learn a policy from them, in a new run.")] = False,
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the new run.", callback=in_home)] = None,
     trust: Trust = False,

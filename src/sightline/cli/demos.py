@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, in_home, last_counts, print_json
+from sightline.cli.output import AsJson, in_home, print_json
 
 
 def demos(
@@ -25,7 +25,6 @@ def demos(
         typer.Argument(
             metavar="[key.sub=value]...",
             help="Recipe keys: env_options.max_position=9 replies.format=tags …",
-            callback=last_counts,
         ),
     ] = None,
     turns: Annotated[int, typer.Option(min=1, help="How many turns to demonstrate.")] = 1000,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, last_counts, print_json
+from sightline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,6 @@ def check_env(
         typer.Argument(
             metavar="[key.sub=value]...",
             help="Recipe keys: env_options.size=8 prompt=… actions=[left,right] …",
-            callback=last_counts,
         ),
     ] = None,
     episodes: Annotated[int, typer.Option(min=2, help="Played at random, and as many by a game's oracle.")] = 20,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, in_home, last_counts, print_json
+from sightline.cli.output import AsJson, Trust, check_new_folder, check_target, in_home, print_json
 from sightline.errors import BadInput, RunFailed
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def run(
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[key.sub=value]...", help="Recipe keys: env=… reward.teacher.kind=chat …", callback=last_counts
-        ),
+        typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: env=… reward.teacher.kind=chat …"),
     ] = None,
     questions: Annotated[
         int, typer.Option(min=1, help="The budget of this call, at most; reward.questions=… is another.")
@@ -247,9 +245,7 @@ def fit(
     path: StorePath,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[key.sub=value]...", help="Recipe keys: goal=… reward.model.kind=cnn …", callback=last_counts
-        ),
+        typer.Argument(metavar="[key.sub=value]...", help="Recipe keys: goal=… reward.model.kind=cnn …"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="New folder for the fitted reward, for LearnedReward.load.", callback=in_home)
@@ -325,7 +321,6 @@ def show_prompt(
         typer.Argument(
             metavar="[RECIPE_OR_RUN] [key.sub=value]...",
             help="As of 'sightline train', or a run folder.",
-            callback=last_counts,
         ),
     ],
     trust: Trust = False,

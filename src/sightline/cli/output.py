@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,20 +53,6 @@ def _reserve_stdout(context: typer.Context, as_json: bool) -> bool:
 def in_home(path: Path | None) -> Path | None:
     """A path whose `~` is the home folder; most shells leave it as it is in `--run-dir=~/runs`."""
     return None if path is None else Path(os.path.expanduser(path))
-
-
-def last_counts(words: list[str] | None) -> list[str] | None:
-    """Warn of a key that a command line gives several values, of which the last one counts."""
-    values: dict[str, str] = {}
-    for word in words or ():
-        key, equals, value = word.partition("=")
-        # A recipe may be YAML, which has such signs, too.
-        if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", key):
-            continue
-        if values.get(key, value) != value:
-            typer.echo(f"warning: {key} is said more than once; the last value counts", err=True)
-        values[key] = value
-    return words
 
 
 AsJson = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sightline.cli.output import Trust, in_home, last_counts
+from sightline.cli.output import Trust, in_home
 
 
 def serve_reward(
@@ -17,7 +17,6 @@ def serve_reward(
         typer.Argument(
             metavar="[RECIPE|FOLDER] [key.sub=value]...",
             help="A recipe, a run folder, the folder of a learned reward, or keys alone: reward.kind=… goal=…",
-            callback=last_counts,
         ),
     ] = None,
     host: Annotated[
