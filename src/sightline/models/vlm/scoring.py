@@ -348,12 +348,13 @@ def _without_cudnn_attention() -> Iterator[None]:
     cuDNN plans its computation anew for each length, so for each token that is sampled: on an H200, a millisecond in
     each layer, which was half of all time. Torch's other kernels are as fast without.
     """
-    usual = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    cuda: Any = torch.backends.cuda  # not all of it has types
+    usual = cuda.cudnn_sdp_enabled()
+    cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(usual)
+        cuda.enable_cudnn_sdp(usual)
 
 
 @contextlib.contextmanager
