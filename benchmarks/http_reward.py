@@ -28,7 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from running import folder_of, keep, kept, sized, train
+from running import folder_of, keep, learn_rows, sized, train
 from sightline.rewards.base import RewardModel
 from sightline.rewards.http import HTTPReward
 from sightline.rewards.servers.source import served_reward
@@ -87,20 +87,12 @@ def speed() -> dict[str, Any]:
     return {"frames": FRAMES, "frames per second": medians, "ratio": ratio, "met": ratio >= LEAST_SPEED}
 
 
-def learn(names: list[str], seeds: list[int]) -> dict[str, Any]:
-    """Train on each server's rewards with each seed, but for those whose success is measured already."""
-    for seed in seeds:
-        for name in names:
-            rows = kept(FILE, "learn").get("runs", {})
-            key = f"{name}, {seed}"
-            if key in rows:
-                continue
-            with server(*SERVED[name]) as url, tempfile.TemporaryDirectory() as folder:
-                overrides = ("reward.kind=http", f"reward.url={url}")
-                result = train(folder_of(name), ("cartpole", *overrides), seed, Path(folder))
-            facts = {part: result[part] for part in ("success_rate", "ci_low", "ci_high", "return", "wall_seconds")}
-            keep(FILE, "learn", judged(rows | {key: facts}))
-    return judged(kept(FILE, "learn").get("runs", {}))
+def trained(name: str, seed: int) -> dict[str, Any]:
+    """What a server's rewards make of the recipe with one seed."""
+    with server(*SERVED[name]) as url, tempfile.TemporaryDirectory() as folder:
+        overrides = ("reward.kind=http", f"reward.url={url}")
+        result = train(folder_of(name), ("cartpole", *overrides), seed, Path(folder))
+    return {part: result[part] for part in ("success_rate", "ci_low", "ci_high", "return", "wall_seconds")}
 
 
 def judged(rows: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +116,7 @@ def main() -> None:
             found = speed()
             keep(FILE, part, {"command": "python benchmarks/http_reward.py speed"} | found)
         else:
-            found = learn(given.rewards, given.seeds)
+            found = learn_rows(FILE, given.rewards, given.seeds, trained, judged)
         print(json.dumps(found, indent=1), flush=True)
 
 

@@ -31,7 +31,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.envir
 
 import numpy as np
 
-from running import folder_of, keep, kept, sightline, sized, train
+from running import folder_of, keep, kept, learn_rows, sightline, sized, train
 from sightline.config.loading import load_recipe
 from sightline.rewards.base import Clip, RewardModel
 from sightline.rewards.judge import JudgeConfig, JudgeReward
@@ -185,20 +185,12 @@ def runs() -> dict[str, tuple[str, ...]]:
     }
 
 
-def learn(names: list[str], seeds: list[int]) -> dict[str, Any]:
-    """Train each reward with each seed, but for those whose success is measured already."""
-    for seed in seeds:
-        for name in names:
-            rows = kept(FILE, "learn").get("runs", {})
-            key = f"{name}, {seed}"
-            if key in rows:
-                continue
-            with tempfile.TemporaryDirectory() as folder:
-                result = train(folder_of(name), (RECIPE, *TESTS, *runs()[name]), seed, Path(folder))
-            facts = {part: result[part] for part in ("success_rate", "ci_low", "ci_high", "return", "wall_seconds")}
-            facts["untrained"] = {part: result["untrained"][part] for part in ("success_rate", "return")}
-            keep(FILE, "learn", judged(rows | {key: facts}))
-    return judged(kept(FILE, "learn")["runs"])
+def trained(name: str, seed: int) -> dict[str, Any]:
+    """What a reward makes of the recipe with one seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = train(folder_of(name), (RECIPE, *TESTS, *runs()[name]), seed, Path(folder))
+    facts = {part: result[part] for part in ("success_rate", "ci_low", "ci_high", "return", "wall_seconds")}
+    return facts | {"untrained": {part: result["untrained"][part] for part in ("success_rate", "return")}}
 
 
 def judged(rows: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +216,7 @@ def main() -> None:
             keep(FILE, "spread", spread())
             print(kept(FILE, "spread"), flush=True)
         else:
-            print("met:", learn(given.rewards, given.seeds)["met"], flush=True)
+            print("met:", learn_rows(FILE, given.rewards, given.seeds, trained, judged)["met"], flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -185,3 +185,29 @@ def keep(file: str, part: str, content: Any, jobs: int = 1) -> None:
     document[part] = {"date": time.strftime("%Y-%m-%d"), "machine": machine(jobs), "result": content}
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / file).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def learn_rows(
+    file: str,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    trained: Callable[[str, int], dict[str, Any]],
+    judged: Callable[[dict[str, Any]], dict[str, Any]],
+) -> dict[str, Any]:
+    """Train each row with each seed, but for those that are measured already, and keep the part `learn`.
+
+    Args:
+        file: of the results.
+        trained: what is kept of a run, from the row's name and the seed.
+        judged: the part's content, from all runs so far by "NAME, SEED".
+    """
+    for seed in seeds:
+        for name in names:
+            key = f"{name}, {seed}"
+            if key in kept(file, "learn").get("runs", {}):
+                continue
+            facts = trained(name, seed)
+            # Read again: another process may have kept other rows meanwhile.
+            rows = kept(file, "learn").get("runs", {})
+            keep(file, "learn", judged(rows | {key: facts}))
+    return judged(kept(file, "learn").get("runs", {}))
