@@ -65,7 +65,7 @@ def weights(game: str, seeds: int, folder: Path) -> dict[str, Any]:
 
 def thoughts(game: str, seeds: int, folder: Path) -> dict[str, Any]:
     """The command of a game's agents, and the runs with and without thoughts by seed."""
-    told = [game, *AGENT, *FORM, "update.kl_thoughts=0", "update.thought_weight=0.5", "replies.max_tokens=48"]
+    told = [game, *AGENT, *FORM, "update.kl_thoughts=0", "update.thought_weight=0.5", "replies.max_tokens=96"]
     return _swept([*told, "replies.thoughts=true,false"], "replies.thoughts", seeds, folder)
 
 
