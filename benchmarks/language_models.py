@@ -6,7 +6,8 @@
 - `learn`: whole `sightline train numberline-smollm2` commands, about an hour of one core each, which are resumed where
   they were cut off: games won without a mistake on the test panel, before and after RL, by the words of the game, of
   other states, and without any. `--rewards others` trains the control: everything is the same, but the rewards are
-  those that the same actions earn in another game, of which the model is told nothing.
+  those that the same actions earn in another game, of which the model is told nothing. `--game` takes another game
+  with the same settings.
 - `turns`: first turns of NumberLine in words are sampled and learned from by PPO, with float32 and bfloat16, whole
   weights and LoRA, whose adapters are merged while replies are sampled, or not. Fresh adapters add nothing, so merging
   would round nothing: these have weights as after some updates. `mismatch` is the mean of |p of the learner / p of the
@@ -69,33 +70,48 @@ class OthersRewards(NumberLine):
 
 REWARDS: dict[str, tuple[str, ...]] = {"own": (), "others": ("env=language_models:OthersRewards",)}
 """Overrides by whose rewards are paid."""
+GAMES: dict[str, tuple[str, ...]] = {
+    "numberline": (),
+    # Chance decides more than the action there, so more games are played.
+    "blackjack": ("env=blackjack", "replies.max_tokens=48", "evaluation.test_episodes=1000"),
+    # Deals that need * are as frequent as those that need +.
+    "ezpoints": ("env=ezpoints", "replies.max_tokens=64", "rollouts.train_env_options={deals: pairs}"),
+    "frozenlake": ("env=frozenlake", "replies.max_tokens=64"),
+}
+"""Overrides of the recipe by game. Facts of these games are longer than those of NumberLine."""
 LOOKS = {"before RL": "untrained", "words of other states": "shuffled", "no words": "blank", "random play": "random"}
 
 
-def learn(model: str, rewards: str, seeds: list[int], folder: Path) -> None:
-    """Part `learn`: train, or go on, and keep a row for each seed."""
-    part = f"learn, rewards: {rewards}"
-    rows = kept(FILE, part)
+def learn(model: str, game: str, rewards: str, seeds: list[int], folder: Path) -> None:
+    """Part `learn`: train, or go on, and keep a row for each seed, apart by game, rewards and kind of processor."""
+    import torch
+
+    processor = "GPU" if torch.cuda.is_available() else "CPU"
+    part = f"learn {game} on a {processor}, rewards: {rewards}"
     for seed in seeds:
-        run = folder / f"{rewards}-{seed}"
-        told = ("numberline-smollm2", f"policy.model={model}", f"seed={seed}", *REWARDS[rewards])
+        run = folder / f"{game}-{rewards}-{seed}"
+        told = ("numberline-smollm2", f"policy.model={model}", f"seed={seed}", *GAMES[game], *REWARDS[rewards])
         result = sightline("train", *told, "--run-dir", str(run), "--resume-or-start")
         row = {"after RL": faultless(result)}
         for name, key in LOOKS.items():
             row[name] = faultless(result[key])
         row |= {"chosen step": result["chosen_step"], "seconds": round(result["seconds"])}
-        rows[f"seed {seed}"] = row
-        keep(FILE, part, rows)
-        print(f"rewards: {rewards}, seed {seed}: {row}", flush=True)
+        # Read again: another process may have kept other rows meanwhile.
+        keep(FILE, part, kept(FILE, part) | {f"seed {seed}": row})
+        print(f"{part}, seed {seed}: {row}", flush=True)
 
 
 def faultless(numbers: dict[str, Any]) -> str | None:
-    """Games won without a mistake, in per cent, with their interval of 95 %; None where none was played."""
-    if numbers.get("clean") is None:
+    """Games won without a mistake, in per cent, with their interval of 95 %; None where none was played.
+
+    Where a game counts no mistakes, those that are won.
+    """
+    share = numbers.get("clean", numbers.get("success_rate"))
+    if share is None:
         return None
     episodes = int(numbers["episodes"])
-    low, high = wilson(round(numbers["clean"] * episodes), episodes)
-    return f"{100 * numbers['clean']:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    low, high = wilson(round(share * episodes), episodes)
+    return f"{100 * share:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------
@@ -174,13 +190,14 @@ def main() -> None:
         "--episodes", type=int, default=sized(16, 2), help="of `turns`: so many are sampled and learned"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of `learn`")
+    parser.add_argument("--game", choices=list(GAMES), default="numberline", help="of `learn`")
     parser.add_argument("--rewards", choices=list(REWARDS), default="own", help="of `learn`")
     parser.add_argument("--runs", type=Path, default=Path("runs/language-models"), help="folder of the runs of `learn`")
     given = parser.parse_args()
     if given.part == "turns":
         turns(given.model, given.episodes)
     else:
-        learn(given.model, given.rewards, given.seeds, given.runs)
+        learn(given.model, given.game, given.rewards, given.seeds, given.runs)
 
 
 if __name__ == "__main__":

@@ -671,8 +671,6 @@ def cnn(document: Document, games: Document) -> str:
 
 def language_models(document: Document) -> str:
     """What RL makes of a pretrained language model that plays NumberLine in words, and of its controls."""
-    own, others = (result(document, f"learn, rewards: {whose}") for whose in ("own", "others"))
-    seeds = list(own)
     labels = {
         "before RL": "after the warm start, before RL",
         "after RL": "after RL",
@@ -680,10 +678,22 @@ def language_models(document: Document) -> str:
         "no words": "the same, told no words",
         "random play": "random legal moves",
     }
-    rows = [(label, *(own[seed][name] for seed in seeds)) for name, label in labels.items()]
-    control = [others[seed]["after RL"] if seed in others else NONE for seed in seeds]
+    part = "learn numberline on a {}, rewards: {}"
+    columns: dict[str, dict[str, Any]] = {}
+    for processor in ("CPU", "GPU"):
+        if part.format(processor, "own") not in document:
+            continue
+        for seed, row in result(document, part.format(processor, "own")).items():
+            columns[f"{processor}, {seed}"] = row
+    rows = [(label, *(row[name] for row in columns.values())) for name, label in labels.items()]
+    # The control: everything is the same, but the rewards are another game's.
+    control = []
+    for column in columns:
+        processor, seed = column.split(", ")
+        others = document.get(part.format(processor, "others"), {}).get("result", {})
+        control.append(others.get(seed, {}).get("after RL", NONE))
     rows.append(("control: after RL by the rewards of another game", *control))
-    return markdown(("won without a mistake", *seeds), rows)
+    return markdown(("won without a mistake", *columns), rows)
 
 
 def thought_weights(document: Document) -> str:
