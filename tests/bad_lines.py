@@ -735,6 +735,8 @@ def labelling() -> Iterator[Line]:
     for port in ("-1", "65536", "http", ""):
         yield line("label", "serve", "taught", "--port", port, names="--port")
     yield line("label", "serve", "taught", "--port", "0", "--name", "", names="name")
+    yield line("label", "serve", "taught", "--port", "0", "--camera", "top", names="--camera")
+    yield line("label", "serve", "taught", "--port", "0", "--ask", "success", "--camera", "top", names="--camera")
 
 
 def checking() -> Iterator[Line]:

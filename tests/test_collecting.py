@@ -17,6 +17,7 @@ from conftest import TINY, Finished
 from sightline.datasets.episode import Episode
 from sightline.datasets.human_labels import HumanLabel, write_human_labels
 from sightline.datasets.reading import read_dataset
+from sightline.errors import Busy
 from sightline.labels.store import LabelStore
 from sightline.reward_lab import collecting
 from sightline.reward_lab.collecting import collect, judged
@@ -24,6 +25,7 @@ from sightline.reward_lab.collection import Collection, meaning
 from sightline.reward_lab.human_evaluation import serve_run
 from sightline.rewards.base import Clip, RewardModel
 from sightline.runs.folder import RunFolder
+from sightline.runs.lease import take_lease
 from sightline.teachers.queue import LabelQueue
 from small_datasets import small_episode
 
@@ -212,6 +214,12 @@ def test_people_judge_the_episodes_of_a_run(
 
     monkeypatch.setattr("sightline.teachers.success.serve_store", answer)
     lines: list[str] = []
+    # While one process plays the episodes, another does not play them too.
+    (run / "people").mkdir()
+    playing = take_lease(run / "people")
+    with pytest.raises(Busy, match="people' is being written by"):
+        serve_run(RunFolder(run), "ben", 0, lines.append, 3)
+    playing.release()
     for who in ("anna", "ben"):
         serve_run(RunFolder(run), who, 0, lines.append, 3)
     (folder,) = (run / "people").iterdir()

@@ -79,6 +79,9 @@ def test_a_run_that_was_too_short_is_told_to_go_on() -> None:
     result = {**rate(0.0), "untrained": rate(0.0), "chosen_step": 100}
     told = next_steps({"steps": 8000, "goal": ["pole upright"]}, result, metrics)
     assert told[0].startswith("The reward does not say what is wanted") and "steps=16000" in told[1]
+    assert "the videos show which states it likes" in told[0]
+    drawn = next_steps({"goal": ["pole upright"]}, result, metrics, has_landscape=True)
+    assert "the landscape below shows which states it likes" in drawn[0]
 
 
 def test_the_seeds_to_try_are_others() -> None:

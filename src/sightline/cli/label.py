@@ -387,6 +387,9 @@ def serve(
     from sightline.teachers.success import serve_success
 
     if ask is None:
+        for option, value in (("--episodes", episodes), ("--goal", goal), ("--camera", camera)):
+            if value:
+                raise BadInput(f"{option} is for --ask success; the questions of a run are as its recipe says")
         serve_page(path, name, port, typer.echo)
         return
     if ask != "success":
@@ -395,6 +398,8 @@ def serve(
     if run.recipe_file.is_file():
         from sightline.reward_lab.human_evaluation import serve_run
 
+        if camera is not None:
+            raise BadInput("--camera chooses one of a data set's cameras; the episodes of a run are drawn by one")
         serve_run(run, name, port, typer.echo, questions, goal, seed, trust)
         return
     serve_success(path, name, port, typer.echo, questions, episodes, goal, camera, seed)

@@ -78,6 +78,7 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     values = report_values(run, recipe, result)
     values |= _result_values(recipe, reward, result, metrics, read_mapping(run / "check.json"))
     values |= _plot_values(run, reward.wording.reward, result, metrics)
+    values["next_steps"] = next_steps(recipe, result, metrics, has_landscape=bool(values["landscape"]))
     values["rows"] = comparison_rows(result)
     values["kinds"] = kind_rows(result)
     values["strip"] = episode_strip(run)
@@ -131,7 +132,6 @@ def _result_values(
         "errors": result.get("errors") or 0,
         "facts": _facts(recipe, reward, result, metrics),
         "verdicts": verdicts(recipe, result, metrics, check),
-        "next_steps": next_steps(recipe, result, metrics),
     }
 
 

@@ -57,12 +57,20 @@ def verdicts(
     return [verdict for verdict in candidates if verdict is not None]
 
 
-def next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> list[str]:
-    """What to try next, a sentence each; what needs no mending needs no advice."""
-    return list(_next_steps(recipe, result, metrics))
+def next_steps(
+    recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics, has_landscape: bool = False
+) -> list[str]:
+    """What to try next, a sentence each; what needs no mending needs no advice.
+
+    Args:
+        has_landscape: whether the report draws the reward over states.
+    """
+    return list(_next_steps(recipe, result, metrics, has_landscape))
 
 
-def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics) -> Iterator[str]:
+def _next_steps(
+    recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: plots.Metrics, has_landscape: bool
+) -> Iterator[str]:
     if not result:
         return
     steps = recipe.get("steps")
@@ -76,9 +84,10 @@ def _next_steps(recipe: Mapping[str, Any], result: Mapping[str, Any], metrics: p
     reward = reward_verdict(metrics, result.get("chosen_step"))
     if reward is not None and not reward.good:
         if recipe.get("goal"):
+            where = "the landscape below shows" if has_landscape else "the videos show"
             yield (
                 "The reward does not say what is wanted: say the goal in other words, more concretely, or add a "
-                "baseline; the landscape below shows which states it likes."
+                f"baseline; {where} which states it likes."
             )
         else:
             yield "The reward does not say what is wanted: look at the videos, and try another one."

@@ -14,6 +14,7 @@ from sightline.reports.run_page import write_report
 from sightline.reward_lab.collecting import collect
 from sightline.reward_lab.collection import Collection
 from sightline.runs.folder import RunFolder, check_plain
+from sightline.runs.lease import take_lease
 from sightline.runs.state import restoring
 from sightline.runs.stopping import GivenUp
 from sightline.session import chosen_checkpoint
@@ -44,13 +45,20 @@ def serve_run(
 
     Raises:
         BadInput: the run has chosen nothing yet, is an agent's, names code of its own, or has no goal.
+        Busy: another process is playing the episodes.
         GivenUp: a signal ended the play.
     """
     if not trust:  # a stranger's run may hold links that lead elsewhere
         check_plain(run.path)
     folder = run.people(chosen_checkpoint(run).step)
-    if not (folder / layout.INFO).is_file():
-        _play(run, folder, say, count, seed, trust)
+    # Two people may start at the same time: one of them plays, and the other is told to wait.
+    folder.parent.mkdir(exist_ok=True)
+    lease = take_lease(folder.parent)
+    try:
+        if not (folder / layout.INFO).is_file():
+            _play(run, folder, say, count, seed, trust)
+    finally:
+        lease.release()
     serve_success(folder, who, port, say, count, episodes=True, goal=goal, seed=seed)
     with restoring(run.path):
         say(f"report: {write_report(run.path)}")
