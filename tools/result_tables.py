@@ -697,14 +697,23 @@ def language_models(document: Document) -> str:
 
 
 def thought_weights(document: Document) -> str:
-    """NumberLine by the weight of the tokens that are not the action."""
-    if "weights" not in document:
-        return ""
+    """Games by the weight of the tokens that are not the action."""
+    return _varied(document, "weights", "`update.thought_weight`")
+
+
+def thoughts(document: Document) -> str:
+    """Games with thoughts before the action, and without."""
+    return _varied(document, "thoughts", "`replies.thoughts`")
+
+
+def _varied(document: Document, part: str, key: str) -> str:
+    """Agents of each game by the value of one key: a row for each value, in it a number for each seed."""
     rows = []
-    for weight, runs in result(document, "weights")["numberline"]["rows"].items():
-        controls = [f"{shares(runs, 'blank')}", f"{shares(runs, 'shuffled')}"]
-        rows.append((weight, successes(runs), shares(runs, "clean"), shares(runs, "truthful_replies"), *controls))
-    heads = ("`update.thought_weight`", "won, %", "without mistakes, %", "true replies, %")
+    for game, measured in result(document, part).items():
+        for value, runs in measured["rows"].items():
+            looks = [shares(runs, look) for look in ("blank", "shuffled")]
+            rows.append((game, value, successes(runs), shares(runs, "clean"), shares(runs, "truthful_replies"), *looks))
+    heads = ("game", key, "won, %", "without mistakes, %", "true replies, %")
     return markdown((*heads, "blank pictures: without mistakes, %", "pictures of other states, %"), rows)
 
 
@@ -908,6 +917,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "language_models": (("language_models.json",), language_models),
     "cnn": (("rl4vlm.json", "agents.json"), cnn),
     "thought_weights": (("rl4vlm.json",), thought_weights),
+    "thoughts": (("rl4vlm.json",), thoughts),
     "points24_limits": (("points24.json",), points24_limits),
     "algorithms": (("algorithms.json",), algorithms),
     "household": (("rooms.json",), household),
