@@ -45,7 +45,7 @@ import torch
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from running import keep, sized
+from running import keep, kept, sized
 from sightline.agents.agent_setup import build
 from sightline.agents.parsing import read_reply
 from sightline.agents.prompting import prompt_text
@@ -295,11 +295,18 @@ WAYS = {
 TOKENS = sized((16, 32, 128), (64,))
 
 
-def words(model: Path, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of the part `words`: what was set, and what `rounds` says of it."""
+def words(model: Path, count: int, limits: Sequence[int], ways: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of the part `words`: what was set, and what `rounds` says of it.
+
+    Args:
+        count: rounds.
+        limits: tokens of a reply.
+        ways: names in `WAYS`.
+    """
     keys = ("text_only=true", f"policy.model={model}")
-    for tokens in TOKENS:
-        for name, way in WAYS.items():
+    for tokens in limits:
+        for name in ways:
+            way = WAYS[name]
             setting = replace(
                 way, keys=keys, prompts=sized(4, 1), micro_batch=sized(16, 8), tokens=tokens, random_rewards=True
             )
@@ -340,6 +347,8 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=["rounds", "memory", "words"])
     parser.add_argument("--rounds", type=int, default=sized(12, 1))
     parser.add_argument("--model", help="of `words`: a language model's folder; default: a tiny one of random weights")
+    parser.add_argument("--tokens", type=int, nargs="+", choices=TOKENS, default=TOKENS, help="of `words`: limits")
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="of `words`")
     parser.add_argument("--of", choices=["trl", "ours"], help=argparse.SUPPRESS)  # for the processes of `memory`
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -362,12 +371,13 @@ def main() -> None:
         for name, row in measured.items():
             say(name, row)
     if "words" in given.parts:
-        rows: dict[str, Any] = {}
+        # Rows of before stay: all of them take an hour or two.
+        rows: dict[str, Any] = kept(FILE, "words").get("rows", {})
         with tempfile.TemporaryDirectory() as folder:
             model = Path(given.model or folder)
             if given.model is None:
                 build_family("llama", model)
-            for name, row in words(model, given.rounds):
+            for name, row in words(model, given.rounds, given.tokens, given.ways):
                 rows[name] = row
                 keep(FILE, "words", versions | {"model": model.name, "rows": rows})
                 say(name, row)
