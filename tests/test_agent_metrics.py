@@ -157,6 +157,12 @@ class TestAlarms:
         assert [len(lines) for lines in said] == [0, 1, 0, 0, 1]
         assert "3.1 nats" in said[1][0] and "lower update.learning_rate" in said[1][0]
 
+    def test_a_sampler_unlike_the_learner_is_said_at_once(self) -> None:
+        alarms = Alarms(Limits(patience=3))
+        said = [alarms.watch(HEALTHY | {"update/mismatch": mismatch}) for mismatch in (1e-5, 0.9, 0.9)]
+        assert [len(lines) for lines in said] == [0, 1, 0]
+        assert "differ from the learner's by 90% a token" in said[1][0]
+
     def test_one_line_that_says_what_to_do(self) -> None:
         alarms = Alarms(Limits(patience=1))
         alarms.watch(HEALTHY)

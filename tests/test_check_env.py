@@ -239,6 +239,12 @@ class Explodes(Sides):
         return super().step(action)
 
 
+class PaysNothing(Sides):
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, float("nan"), terminated, truncated, info
+
+
 class WrongPictureSize(Sides):
     def draw(self) -> np.ndarray:
         return super().draw().repeat(2, axis=0)
@@ -266,10 +272,12 @@ DEFECTS: dict[type[Sides], tuple[str, str]] = {
     SuccessInWords: ("infos", "is 'False' (text), neither true nor false"),
     Endless: ("ends", "24 of 24 episodes had not ended"),
     Explodes: ("no exception", "ValueError: the simulator exploded"),
+    PaysNothing: ("no exception", "the reward of step 1 is nan"),
     WrongPictureSize: ("gymnasium", "observation"),
 }
 ALSO_FAIL = {
     Unseeded: {"gymnasium"},
+    PaysNothing: {"gymnasium"},  # which takes it for a reward that is another one each time
     StaleText: {"gymnasium"},
     StaleWhenLeft: {"gymnasium"},
     AlwaysTheSame: {"answer in words"},  # the round, which is told, says what comes

@@ -34,7 +34,7 @@ from sightline.models.vlm.loading import load_pretrained, reads_pictures
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn, TokenSequence
 from sightline.runs.metrics import read_metrics
-from tiny_families import WORDS_ONLY, build_family
+from tiny_families import IDS, TEXT, WORDS_ONLY, build_family
 
 SAID: tuple[tuple[ChatTurn, ...], ...] = (
     (ChatTurn("Which way do you go?", ()),),
@@ -174,6 +174,45 @@ def test_adapters_are_merged_while_sampling_and_weights_put_back_bit_for_bit(
     if dtype == "float32":
         assert merged.ids.tolist() == apart.ids.tolist()
     np.testing.assert_allclose(merged.logprobs[0], apart.logprobs[0], atol=1e-5 if dtype == "float32" else 0.3)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4}),
+        ("GPTNeo", {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}),
+        ("Lfm2", TEXT | {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}),
+    ],
+    ids=["transposed weights", "windows", "states"],
+)
+def test_layers_of_other_kinds_are_scored_as_they_were_sampled(
+    family: str, sizes: dict[str, Any], folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Prompts are read once for all their replies, and adapters count, whatever a layer keeps of earlier tokens."""
+    config = getattr(transformers, f"{family}Config")
+    if family == "GPTNeo":
+        sizes = sizes | {"window_size": 16}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder("llama"))
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config(**sizes, **IDS, vocab_size=len(tokenizer)))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    vlm = load_vlm(str(tmp_path), lora=LoRA(rank=2), value_head=True, device="cpu")
+    with torch.no_grad():
+        for name, weight in vlm.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.1)
+    prompts = [vlm.encode(turns) for turns in SAID]
+    of = [0, 1, 2, 0, 1, 0, 2, 1, 0]
+    samples = vlm.generate(prompts, uniforms(len(of), 40), 0.7, 40, of=of)
+    assert vlm.shares_prompts == (family == "GPT2")
+    sequences = [TokenSequence.of_reply(prompts[which], one.ids) for which, one in zip(of, samples, strict=True)]
+    expected = torch.from_numpy(np.concatenate([one.logprobs for one in samples]))
+    torch.testing.assert_close(vlm.score(sequences, temperature=0.7).logprobs.detach(), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_weights_are_put_back_if_sampling_fails(fresh: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,13 +397,26 @@ def test_games_without_words_are_refused(folder: Callable[[str], Path]) -> None:
         resolve(recipe.model_copy(update={"prompt": "A car."}))
 
 
-def test_a_context_shorter_than_the_prompt_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("positions", [60, 400])
+def test_a_context_shorter_than_prompt_and_reply_is_refused(
+    positions: int, folder: Callable[[str], Path], tmp_path: Path
+) -> None:
     shutil.copytree(folder("llama"), tmp_path / "short")
     config = json.loads((tmp_path / "short/config.json").read_text())
-    (tmp_path / "short/config.json").write_text(json.dumps(config | {"max_position_embeddings": 60}))
-    recipe = recipe_of(*PLAY, f"policy.model={tmp_path / 'short'}")
-    with pytest.raises(BadInput, match=r"a prompt has \d{3} tokens, .* the model reads 60 with its reply"):
+    (tmp_path / "short/config.json").write_text(json.dumps(config | {"max_position_embeddings": positions}))
+    recipe = recipe_of(*PLAY, f"policy.model={tmp_path / 'short'}", "replies.max_tokens=300")
+    match = rf"a prompt has \d{{3}} tokens, .* its reply up to 300; the model reads {positions} in all: .*max_tokens"
+    with pytest.raises(BadInput, match=match):
         build(resolve(recipe))
+
+
+def test_adapters_without_peft_are_refused_before_the_model_is_read(
+    folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sightline.agents.agent_setup.importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("sightline.agents.agent_setup.load_model", pytest.fail)
+    with pytest.raises(BadInput, match=r"policy.lora needs PEFT; pip install 'sightline\[lora\]'"):
+        build(recipe_of(*PLAY, f"policy.model={folder('llama')}", "policy.lora.rank=2"))
 
 
 def test_models_of_other_kinds_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -102,9 +102,9 @@ def inherited_of(module: Path) -> set[str]:
 
 def test_layers_of_caches_have_what_ours_override_and_read() -> None:
     layer, user = DynamicLayer(), "sightline/models/vlm/caching.py"  # type: ignore[no-untyped-call]
-    used = ("update", "lazy_initialization", "is_initialized", "keys", "values", "batch_select_indices")
+    used = ("update", "lazy_initialization", "is_initialized", "keys", "values", "reorder_cache")
     assert not missing(layer, used, "transformers", user)
-    assert not missing(DynamicCache(), ("layers", "batch_select_indices"), "transformers", user)
+    assert not missing(DynamicCache(), ("layers", "reorder_cache"), "transformers", user)
     # Ours is called as the library calls its own.
     theirs = list(inspect.signature(DynamicLayer.update).parameters)[:3]
     assert theirs == list(inspect.signature(PreallocatedLayer.update).parameters)[:3]

@@ -97,6 +97,14 @@ def test_numbered_actions_are_sent_as_numbers() -> None:
     game.close()
 
 
+@pytest.mark.parametrize("length", [0, 100_000])
+def test_nothing_of_a_long_text_is_cut_and_an_empty_one_is_told(length: int) -> None:
+    told = "🦊" * length + "!" * bool(length)
+    game = sl.text_game(Doors, text=lambda observation, info: told)
+    observation, _ = game.reset(seed=0)
+    assert observation.text == told and game.observation_space.contains(observation)
+
+
 class Silent(Doors):
     observation_space = spaces.Discrete(3)
 
@@ -112,6 +120,7 @@ class Silent(Doors):
         (Doors, {"commands": lambda state, info: []}, "nothing can be done"),
         (Doors, {"pictures": lambda state, info: [[0]]}, "rendered int64[1]; frames must be uint8"),
         (Silent, {}, "the text of a state is a int"),
+        (Doors, {"text": lambda state, info: "." * 1_000_001}, "has 1,000,001 characters; say by text= what of it"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(make: Any, options: dict[str, Any], expected: str) -> None:

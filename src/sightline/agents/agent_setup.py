@@ -3,6 +3,7 @@ is made from that: rollout workers, samplers, the learner."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from sightline.errors import BadInput
 from sightline.evaluation.seeds import EvalSeeds, make_panel
 from sightline.images import Picture
 from sightline.models.device import choose_device
-from sightline.models.vlm.loading import reads_pictures, weights_known
+from sightline.models.vlm.loading import NEEDS_PEFT, reads_pictures, weights_known
 from sightline.models.vlm.model import VLM
 from sightline.models.vlm.types import EVERY_TOKEN, ChatTurn, Truncation
 from sightline.models.vlm.words_only import READS_NO_PICTURES
@@ -225,7 +226,7 @@ def _check_texts(recipe: AgentRecipe, vlm: VLM) -> None:
         listed_actions = action_names or tuple(info.get("legal_actions", ()))
         text = prompt_text(observation.text, recipe.replies, queried_facts, listed_actions)
         pictures = tuple(Picture(np.array(image)) for image in observation.images)
-        vlm.check_lengths([vlm.encode([ChatTurn(text, pictures)])])
+        vlm.check_lengths([vlm.encode([ChatTurn(text, pictures)])], recipe.replies.max_tokens)
     finally:
         close_env(game)
 
@@ -283,9 +284,12 @@ def _check_trainable(recipe: AgentRecipe) -> None:
     """Refuse what can be evaluated but not trained, before any process group is joined or model loaded.
 
     Raises:
-        BadInput: whole weights in bfloat16, or several processes with one GPU or one server for all of them.
+        BadInput: adapters without PEFT, whole weights in bfloat16, or several processes with one GPU or one server for
+            all of them.
     """
     policy = recipe.policy
+    if policy.lora is not None and importlib.util.find_spec("peft") is None:
+        raise BadInput(NEEDS_PEFT)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if policy.dtype == "bfloat16" and policy.lora is None:
         raise BadInput(

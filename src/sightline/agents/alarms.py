@@ -11,8 +11,8 @@ from sightline.config.agents import AlarmSettings as Limits
 class Alarms:
     """Alarms on metrics of updates; each is raised once when its condition has held for `patience` updates in a row.
 
-    That of too large a step is raised at once. A metric that is missing or None leaves its alarm as it is. `patience` 0
-    is the same as 1.
+    Those of too large a step and of a sampler unlike the learner are raised at once. A metric that is missing or None
+    leaves its alarm as it is. `patience` 0 is the same as 1.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -33,8 +33,9 @@ class Alarms:
                 continue
             self._streaks[name] = self._streaks.get(name, 0) + 1
             patience = max(1, self.limits.patience)
-            if name == "kl_old":
-                # Too large a step can ruin the model in a single update, and those after it look small.
+            if name in ("kl_old", "mismatch"):
+                # Too large a step can ruin the model in a single update, and those after it look small; a model that
+                # computes otherwise when it samples never learns from what it has said.
                 patience = 1
             # Equal, not more: a problem that lasts is told of once.
             if self._streaks[name] == patience:
@@ -108,6 +109,12 @@ class Alarms:
             limits.kl_step_ceiling,
             "one update took the model {:.3g} nats per reply away from the one that sampled, which is far; lower "
             "update.learning_rate, raise update.minibatch, or, with long replies, set update.ratio=token",
+        )
+        at_most(
+            "update/mismatch",
+            limits.mismatch_ceiling,
+            "the probabilities that replies were sampled with differ from the learner's by {:.0%} a token, so it "
+            "learns from what it would not have said; take another policy.model or policy.sampler",
         )
         # Zero variance: no group (without groups, no two episodes) with different returns, so no advantages.
         zero_variance = metrics.get("rollout/zero_variance")

@@ -435,8 +435,8 @@ def _print_games(games: Mapping[str, Mapping[str, Any]]) -> None:
         share = numbers.get(name)
         return "-" if share is None else f"{100 * share:.0f}"
 
-    heads = ("game", "won, % [95 %]", "without mistakes", "true replies", "unreadable", "blank", "shuffled")
-    rows: list[tuple[str, ...]] = [(*heads, "random play", "best play")]
+    heads = ("game", "won [95 %]", "clean", "true", "unread", "blank", "other", "random", "best")
+    rows: list[tuple[str, ...]] = [heads]
     for name, numbers in games.items():
         if "not_played" in numbers:
             continue
@@ -447,6 +447,10 @@ def _print_games(games: Mapping[str, Mapping[str, Any]]) -> None:
         controls = [percent(block(numbers, look), "success_rate") for look in ("blank", "shuffled", "random", "oracle")]
         rows.append((name, won, *shares, *controls))
     print_rows(rows, heads, as_json=False)
+    # Words of a column's head, short enough for a terminal of 80 columns.
+    typer.echo("% of games: won; clean: won without mistakes; blank, other: won with blank")
+    typer.echo("pictures or no words of the state, with those of other states; random and")
+    typer.echo("best play. % of replies: true in what they state; unread: without an action")
     for name, numbers in games.items():
         if "not_played" in numbers:
             typer.echo(f"{name} was not played: {numbers['not_played']}")

@@ -306,5 +306,7 @@ class AlarmSettings(Strict):
     kl_step_ceiling: PositiveFloat = 1.0
     """KL divergence from the model that sampled, per reply, in nats, averaged over the steps of one update; one update
     above it is enough for the warning."""
+    mismatch_ceiling: PositiveFloat = 0.5
+    """Distance of the sampler's probabilities from the learner's (`update/mismatch`); one update above it is enough."""
     patience: NonNegativeInt = 3
     """Updates in a row before a warning."""

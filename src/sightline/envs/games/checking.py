@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import math
 import numbers
 import re
 import time
@@ -186,6 +187,8 @@ def play(env: AnyEnv, seed: int, choose: Choose, most_steps: int | None = None) 
         began = time.perf_counter()
         observation, reward, terminated, truncated, info = env.step(action)
         seconds = time.perf_counter() - began
+        if not math.isfinite(reward):
+            raise RunFailed(f"the reward of step {len(episode)} is {reward}, from which nothing can be learned")
         time_step = _time_step(env, observation, float(reward), bool(terminated or truncated), info)
         episode.append(replace(time_step, seconds=seconds))
     return episode

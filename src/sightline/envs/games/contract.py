@@ -13,7 +13,7 @@ from gymnasium import spaces
 from sightline.envs.frames import Size
 from sightline.errors import BadInput
 
-MAX_TEXT = 20_000
+MAX_TEXT = 1_000_000
 """Greatest number of characters in an observation's text."""
 
 

@@ -75,7 +75,7 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
     The environment is reset once, with seed 0, to see the size of its pictures.
 
     Raises:
-        RunFailed: a state has no text, a picture that is none, or nothing that can be done in it.
+        RunFailed: a state has no text or too much of it, a picture that is none, or nothing that can be done in it.
     """
 
     action_names: tuple[str, ...] = ()
@@ -138,7 +138,10 @@ class TextGame(gymnasium.Wrapper[Observation, str, Any, Any]):
             raise RunFailed(
                 f"the text of a state is a {type(text).__name__}; say where it is, text='key of an info' or a function"
             )
-        text = text[:MAX_TEXT]
+        if len(text) > MAX_TEXT:
+            raise RunFailed(
+                f"the text of a state has {len(text):,} characters; say by text= what of it the agent is told"
+            )
         if self._pictures is None:
             return Observation(text, ())
         if self._pictures == "render":

@@ -45,9 +45,9 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         parameters = inspect.signature(self.lazy_initialization).parameters
         self.lazy_initialization(*states[: len(parameters)])
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Keep some rows, or copies of them, and no longer the memory of all."""
-        super().batch_select_indices(indices)
+        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
         self._allocate_nothing()
 
     def _allocate_nothing(self) -> None:
@@ -90,6 +90,9 @@ def preallocated_cache(model: Any) -> dict[str, Any]:
 
 def caches_all_tokens(model: Any) -> bool:
     """Tell whether all layers attend to all tokens, instead of a window of the last ones or a state."""
+    # GPT-Neo's windows have names of their own, which the library's cache does not read.
+    if "local" in getattr(_text_config(model), "attention_layers", ()):
+        return False
     layers = _usual_cache(model).layers
     return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
 
@@ -102,4 +105,8 @@ def as_input(model: Any, cache: Any) -> dict[str, Any]:
 
 
 def _usual_cache(model: Any) -> Any:
-    return DynamicCache(config=without_adapters(model).config.get_text_config(decoder=True))
+    return DynamicCache(config=_text_config(model))
+
+
+def _text_config(model: Any) -> Any:
+    return without_adapters(model).config.get_text_config(decoder=True)

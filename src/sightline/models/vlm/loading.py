@@ -28,6 +28,7 @@ CROSS_ATTENTION = {"mllama": "Llama 3.2 Vision"}
 """Model types that read pictures by cross-attention, and their names: their pictures are not tokens of the prompt."""
 ADAPTERS = "adapter_config.json"
 """File by which a folder of adapters (PEFT) is known."""
+NEEDS_PEFT = "policy.lora needs PEFT; pip install 'sightline[lora]'"
 _MISSING_PACKAGE = re.compile(
     r"requires? the `?(\w+)`? library|[Pp]ackage `?(\w+)`?|No module named '(\w+)|pip install (\w+)"
 )

@@ -38,5 +38,7 @@ def merged_adapters(model: Any) -> Iterator[None]:
 
 
 def _adapted_layers(model: Any) -> list[Any]:
-    """PEFT's layers around those that have adapters; none without PEFT."""
-    return [module for module in model.modules() if hasattr(module, "lora_A") and hasattr(module, "merge")]
+    """PEFT's layers around those that have adapters and one weight: not experts, whose weights lie in one tensor; they
+    are computed beside their adapters. None without PEFT."""
+    layers = [module for module in model.modules() if hasattr(module, "lora_A") and hasattr(module, "merge")]
+    return [layer for layer in layers if hasattr(layer.get_base_layer(), "weight")]

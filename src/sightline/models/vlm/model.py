@@ -213,7 +213,7 @@ class VLM:
 
         if not prompts:
             return []
-        self.check_lengths(prompts)
+        self.check_lengths(prompts, max_tokens)
         rows = [prompt.ids for prompt in prompts]
         inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested)
         for name, tensor in inputs.items():
@@ -238,18 +238,18 @@ class VLM:
         finally:
             self.scorer.train(was_training)
 
-    def check_lengths(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse prompts that leave no room for a reply.
+    def check_lengths(self, prompts: Sequence[Prompt], max_tokens: int) -> None:
+        """Refuse prompts that leave no room for a reply of so many tokens: some models have no further positions.
 
         Raises:
             BadInput: with the tokens of the longest and those that the model reads.
         """
         longest = max(len(prompt.ids) for prompt in prompts)
-        if longest >= self._positions:
+        if longest + max_tokens > self._positions:
             raise BadInput(
-                f"a prompt has {longest} tokens, pictures included, and the model reads {self._positions} with "
-                "its reply; show it smaller or fewer pictures, less text, or fewer earlier turns (rollouts.window, "
-                "rollouts.prompt_tokens)"
+                f"a prompt has {longest} tokens, pictures included, and its reply up to {max_tokens}; the model reads "
+                f"{self._positions} in all: show it smaller or fewer pictures, less text, or fewer earlier turns "
+                "(rollouts.window, rollouts.prompt_tokens), or lower replies.max_tokens"
             )
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from sightline.config.agents import LoRA, TrainablePart
 from sightline.errors import BadInput, nearest
+from sightline.models.vlm.loading import NEEDS_PEFT
 
 PROJECTORS = {
     "multi_modal_projector",
@@ -67,13 +69,16 @@ def with_adapters(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) -> 
     try:
         import peft
     except ImportError as error:
-        raise BadInput("policy.lora needs PEFT; pip install 'sightline[lora]'") from error
+        raise BadInput(NEEDS_PEFT) from error
     library: Any = peft
     names = _linear_layers(model, lora, frozen)
     settings = library.LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, bias="none", target_modules=names
     )
-    return library.get_peft_model(model, settings)
+    try:
+        return library.get_peft_model(model, settings)
+    except ValueError as error:  # as of Mamba's output projections
+        raise BadInput(f"policy.lora: {' '.join(str(error).split())[:200]}; name policy.lora.targets") from error
 
 
 def without_adapters(model: Any) -> Any:
@@ -95,7 +100,9 @@ def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) ->
     uncalled = nn.modules.linear.NonDynamicallyQuantizableLinear
     names = []
     for name, module in model.named_modules():
-        is_adaptable = isinstance(module, nn.Linear) and not isinstance(module, uncalled) and module is not head
+        # GPT-2's linear layers are the library's `Conv1D`, whose weight is transposed.
+        is_linear = isinstance(module, (nn.Linear, Conv1D)) and not isinstance(module, uncalled)
+        is_adaptable = is_linear and module is not head
         if is_adaptable and part_of(name) not in frozen:
             names.append(name)
     if lora.targets != "all-linear":

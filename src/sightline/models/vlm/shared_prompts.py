@@ -29,7 +29,8 @@ def cache_for_rows(model: Any, output: Any, of: torch.Tensor) -> dict[str, Any]:
     from sightline.models.vlm.caching import as_input
 
     cache = output.get("cache") or output["past_key_values"]
-    cache.batch_select_indices(of)
+    # By the one method that layers with a state of their own, as Mamba's and LFM2's, have too.
+    cache.reorder_cache(of)
     return as_input(model, cache)
 
 
