@@ -410,6 +410,16 @@ def test_a_context_shorter_than_prompt_and_reply_is_refused(
         build(resolve(recipe))
 
 
+def test_a_token_that_the_model_does_not_know_is_named(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(folder("llama"), tmp_path / "small")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "small")
+    tokenizer.add_tokens(["current"])
+    tokenizer.save_pretrained(tmp_path / "small")
+    with pytest.raises(BadInput, match=r"a token for 'current' \(id \d+\), .*resize_token_embeddings") as told:
+        build(resolve(recipe_of(*PLAY, f"policy.model={tmp_path / 'small'}")))
+    assert "\n" not in str(told.value)
+
+
 def test_adapters_without_peft_are_refused_before_the_model_is_read(
     folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +439,16 @@ def test_models_of_other_kinds_are_refused(folder: Callable[[str], Path], tmp_pa
     document = json.loads((tmp_path / "esm/config.json").read_text())
     (tmp_path / "esm/config.json").write_text(json.dumps(document | {"model_type": "esm"}))
     refused(tmp_path / "esm", "cannot be loaded as an image-text-to-text model or a language model")
+
+
+def test_a_template_that_leaves_words_out_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(folder("llama"), tmp_path / "deaf")
+    (tmp_path / "deaf/chat_template.jinja").write_text("{{ 'Once upon a time' }}")
+    with pytest.raises(BadInput, match="chat template leaves the user's words out"):
+        load_vlm(str(tmp_path / "deaf"), device="cpu")
+    (tmp_path / "deaf/chat_template.jinja").write_text("{{ messages[-1]['content'] }}")
+    with pytest.raises(BadInput, match=r"chat template leaves earlier replies out; take rollouts.window=1"):
+        build(recipe_of(*PLAY, f"policy.model={tmp_path / 'deaf'}", "rollouts.window=2"))
 
 
 def test_a_model_without_an_end_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -452,7 +472,7 @@ def test_adapters_whose_base_is_gone_are_refused(
     file.write_text(json.dumps(document | {"base_model_name_or_path": str(tmp_path / "gone")}))
     refused(tmp_path / "adapters", r"holds adapters for the model in '.*gone', which is not there; put it back")
     file.write_text(json.dumps(document | {"base_model_name_or_path": str(tmp_path / "adapters")}))
-    refused(tmp_path / "adapters", "cannot be loaded")
+    refused(tmp_path / "adapters", r"\(adapters for '.*adapters'\) cannot be loaded")
 
 
 def test_a_gguf_file_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:

@@ -226,7 +226,9 @@ def _check_texts(recipe: AgentRecipe, vlm: VLM) -> None:
         listed_actions = action_names or tuple(info.get("legal_actions", ()))
         text = prompt_text(observation.text, recipe.replies, queried_facts, listed_actions)
         pictures = tuple(Picture(np.array(image)) for image in observation.images)
-        vlm.check_lengths([vlm.encode([ChatTurn(text, pictures)])], recipe.replies.max_tokens)
+        vlm.check_prompts([vlm.encode([ChatTurn(text, pictures)])], recipe.replies.max_tokens)
+        if recipe.rollouts.window > 1:  # whose prompts show earlier replies, which some templates leave out
+            vlm.encode([ChatTurn(text, pictures, (vlm.tokens.stop,)), ChatTurn(text, pictures)])
     finally:
         close_env(game)
 

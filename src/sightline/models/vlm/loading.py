@@ -143,8 +143,9 @@ def _failures_explained(name: str, source: str) -> Iterator[None]:
     except BadInput:
         raise
     except Exception as error:  # on malformed files the libraries raise exceptions of any type
+        needs = f" (adapters for '{_base_of(source)}')" if _holds_adapters(source) else ""
         raise BadInput(
-            f"'{name}' cannot be loaded as an image-text-to-text model or a language model: {_reason(error)}; "
+            f"'{name}'{needs} cannot be loaded as an image-text-to-text model or a language model: {_reason(error)}; "
             "use bundled, owner/name of the Hugging Face hub, or a folder"
         ) from error
 
@@ -301,6 +302,8 @@ def _reason(error: Exception) -> str:
     reason = " ".join(str(error).split())
     if "configuration class" in reason and "AutoModel" in reason:
         return "it is neither"
+    if "connect to 'https" in reason:
+        return "it is not on this machine, and the hub of models cannot be reached"
     match = _MISSING_PACKAGE.search(reason)
     if isinstance(error, ImportError) and match:
         package = next(name for name in match.groups() if name)

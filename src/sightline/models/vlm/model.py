@@ -213,7 +213,7 @@ class VLM:
 
         if not prompts:
             return []
-        self.check_lengths(prompts, max_tokens)
+        self.check_prompts(prompts, max_tokens)
         rows = [prompt.ids for prompt in prompts]
         inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested)
         for name, tensor in inputs.items():
@@ -238,12 +238,21 @@ class VLM:
         finally:
             self.scorer.train(was_training)
 
-    def check_lengths(self, prompts: Sequence[Prompt], max_tokens: int) -> None:
-        """Refuse prompts that leave no room for a reply of so many tokens: some models have no further positions.
+    def check_prompts(self, prompts: Sequence[Prompt], max_tokens: int) -> None:
+        """Refuse prompts that leave no room for a reply of so many tokens, as some models have no further positions, or
+        that hold a token which the model does not know.
 
         Raises:
-            BadInput: with the tokens of the longest and those that the model reads.
+            BadInput: with the tokens of the longest and those that the model reads; or the token.
         """
+        largest = max(int(prompt.ids.max(initial=0)) for prompt in prompts)
+        rows = len(self.scorer.banned)
+        if largest >= rows and not self.reads_pictures:  # else it may be a picture's place, which is not looked up
+            word = self._processor.tokenizer.decode([largest])
+            raise BadInput(
+                f"the tokenizer has a token for '{word}' (id {largest}), and the model knows {rows}: have it learn the "
+                "others by its resize_token_embeddings(len(tokenizer)), and save it again"
+            )
         longest = max(len(prompt.ids) for prompt in prompts)
         if longest + max_tokens > self._positions:
             raise BadInput(

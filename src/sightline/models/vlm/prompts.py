@@ -26,6 +26,7 @@ import numpy as np
 from sightline.errors import BadInput
 from sightline.images import Picture
 from sightline.models.vlm.batches import join_pictures, tensor_names
+from sightline.models.vlm.template import USER
 from sightline.models.vlm.types import ChatTurn, Prompt
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class PromptEncoder:
         if self.reads_pictures:
             self.nested = self._find_nested()
             self._split_pictures = self._can_split_pictures()
+        elif USER not in self._segment_text(((USER,),)):
+            raise BadInput("the model's chat template leaves the user's words out; take an instruction-tuned model")
 
     @property
     def reads_pictures(self) -> bool:
