@@ -462,6 +462,26 @@ def test_a_model_without_an_end_is_refused(folder: Callable[[str], Path], tmp_pa
         load_vlm(str(tmp_path / "endless"), device="cpu")
 
 
+def test_adapters_without_a_tokenizer_have_that_of_their_base(
+    folder: Callable[[str], Path], fresh: Callable[..., VLM], tmp_path: Path
+) -> None:
+    vlm = fresh("llama", lora=LoRA(rank=2))
+    vlm.model.save_pretrained(tmp_path / "adapters")
+    assert not (tmp_path / "adapters/tokenizer_config.json").exists()
+    again = load_vlm(str(tmp_path / "adapters"), device="cpu")
+    np.testing.assert_array_equal(again.encode(SAID[0]).ids, vlm.encode(SAID[0]).ids)
+    shutil.copytree(folder("llama"), tmp_path / "mute")
+    for file in (tmp_path / "mute").glob("tokenizer*"):
+        file.unlink()
+    refused(tmp_path / "mute", r"it has no tokenizer \(tokenizer.json\)")
+
+
+def test_a_game_is_evaluated_without_the_parts_that_its_recipe_freezes(folder: Callable[[str], Path]) -> None:
+    keys = ("text_only=true", "policy.freeze=[vision]", "episode_steps=1", "replies.thoughts=false")
+    _, numbers = roles.evaluate_model("numberline", keys, str(folder("llama")), None, None, 1, 0)
+    assert numbers["episodes"] == 1
+
+
 def test_adapters_whose_base_is_gone_are_refused(
     folder: Callable[[str], Path], fresh: Callable[..., VLM], tmp_path: Path
 ) -> None:

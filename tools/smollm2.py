@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import shutil
 import sys
 from importlib import metadata
@@ -51,10 +52,11 @@ def packaged_file(end: str = ".gguf") -> Path:
 
 def make_folder(file: Path, licence: Path | None, out: Path) -> None:
     """Write the model of a GGUF file as Hugging Face writes any, and print digests of both."""
-    import accelerate  # noqa: F401  # Transformers asks for it, and for gguf, when it has read the tokenizer
-    import gguf  # noqa: F401
     import transformers
 
+    # Transformers asks for them late, and in many lines.
+    for package in ("accelerate", "gguf"):
+        importlib.import_module(package)
     auto: Any = transformers  # its types change with its version
     auto.utils.logging.disable_progress_bar()
     tokenizer = auto.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)

@@ -331,7 +331,8 @@ def evaluate_model(
 
     agent = load_game(recipe, overrides)
     if model:
-        policy = agent.policy.model_copy(update={"model": model})
+        # Nothing learns, and this model may lack the parts that the recipe's would not have learned with.
+        policy = agent.policy.model_copy(update={"model": model, "freeze": ()})
         agent = agent.model_copy(update={"policy": policy})
     if url is None:  # hosted models have no card on this machine
         agent = with_form_of_model(agent)

@@ -227,8 +227,11 @@ def _check_texts(recipe: AgentRecipe, vlm: VLM) -> None:
         text = prompt_text(observation.text, recipe.replies, queried_facts, listed_actions)
         pictures = tuple(Picture(np.array(image)) for image in observation.images)
         vlm.check_prompts([vlm.encode([ChatTurn(text, pictures)])], recipe.replies.max_tokens)
-        if recipe.rollouts.window > 1:  # whose prompts show earlier replies, which some templates leave out
-            vlm.encode([ChatTurn(text, pictures, (vlm.tokens.stop,)), ChatTurn(text, pictures)])
+        # Some templates leave earlier replies out, and the prompt of a second turn is longer.
+        if recipe.rollouts.window > 1:
+            second = vlm.encode([ChatTurn(text, pictures, (vlm.tokens.stop,)), ChatTurn(text, pictures)])
+            if recipe.rollouts.prompt_tokens is None:
+                vlm.check_prompts([second], recipe.replies.max_tokens)
     finally:
         close_env(game)
 

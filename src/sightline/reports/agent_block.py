@@ -12,6 +12,8 @@ from sightline.reports.trajectories_page import PAGE, RecordedSet, picture_url, 
 
 MAX_STRIP = 12
 """Maximum number of turns of the episode shown."""
+MAX_WORDS = 1000
+"""Characters of what was told in a turn that are shown, from its beginning."""
 _ROWS = (
     ("untrained", "Before RL, real pictures"),
     ("", "Real pictures"),
@@ -68,9 +70,11 @@ class GameKind:
 
 @dataclass(frozen=True)
 class Shot:
-    """Turn of the strip: its picture as a data URL, or None; the action, and the problem with it."""
+    """Turn of the strip: its picture as a data URL, or None, and the words in its place; the action, and the problem
+    with it."""
 
     picture: str | None
+    words: str
     action: str
     fault: str
 
@@ -183,12 +187,16 @@ def _telling_episode(recorded: RecordedSet) -> int:
 def _shot(run: Path, turn: Mapping[str, Any]) -> Shot:
     # Only the first picture of a turn: the strip is to be looked at, not studied.
     picture = None
+    words = ""
     if turn["pictures"]:
         picture = picture_url(run, turn["pictures"][0])
+    else:
+        told = str(turn["prompt"])
+        words = told if len(told) <= MAX_WORDS else f"{told[:MAX_WORDS]} …"
     action = turn["action"]
     if action is None:
         action = turn["failure"]
-    return Shot(picture, str(action or "none"), _fault(turn))
+    return Shot(picture, words, str(action or "none"), _fault(turn))
 
 
 def _fault(turn: Mapping[str, Any]) -> str:

@@ -80,6 +80,7 @@ def write_report(run: Path, target: Path | None = None) -> Path:
     values |= _plot_values(run, reward.wording.reward, result, metrics)
     values["next_steps"] = next_steps(recipe, result, metrics, has_landscape=bool(values["landscape"]))
     values["rows"] = comparison_rows(result)
+    values["in_words"] = result.get("control") == "words"
     values["kinds"] = kind_rows(result)
     values["strip"] = episode_strip(run)
     values["teaching"] = teacher_block(run, recipe, reward, metrics)

@@ -94,10 +94,10 @@ def load_pretrained(name: str, dtype: torch.dtype | str = "auto", **options: Any
         is_language_model = _is_language_model(source)
         # Unless told, the library asks on the terminal whether it may run code that lies beside the weights.
         if is_language_model:
-            processor: Any = WordsOnly(auto.AutoTokenizer.from_pretrained(source, trust_remote_code=False))
+            processor: Any = WordsOnly(auto.AutoTokenizer.from_pretrained(_texts_of(source), trust_remote_code=False))
             kind = auto.AutoModelForCausalLM
         else:
-            processor = auto.AutoProcessor.from_pretrained(source, trust_remote_code=False)
+            processor = auto.AutoProcessor.from_pretrained(_texts_of(source), trust_remote_code=False)
             kind = auto.AutoModelForImageTextToText
         model = _load_model(kind, source, {"dtype": dtype, "trust_remote_code": False, **options})
     tokenizer = getattr(processor, "tokenizer", None)
@@ -297,11 +297,20 @@ def _base_of(source: str) -> str:
     return base
 
 
+def _texts_of(source: str) -> str:
+    """Where the tokenizer lies: of adapters, which are often saved without one, in their base model."""
+    if _holds_adapters(source) and not (Path(source) / "tokenizer_config.json").exists():
+        return _texts_of(_base_of(source))
+    return source
+
+
 def _reason(error: Exception) -> str:
     """One-line reason of a library's exception; for a missing package, the package to install."""
     reason = " ".join(str(error).split())
     if "configuration class" in reason and "AutoModel" in reason:
         return "it is neither"
+    if "instantiate the backend tokenizer" in reason:
+        return "it has no tokenizer (tokenizer.json); save that beside it"
     if "connect to 'https" in reason:
         return "it is not on this machine, and the hub of models cannot be reached"
     match = _MISSING_PACKAGE.search(reason)
