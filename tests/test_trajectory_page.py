@@ -223,6 +223,21 @@ def test_the_report_shows_the_run_and_loads_nothing(run: Path) -> None:
     assert 'href="trajectories.html#test-real/' in text and text.count("data:image/png") >= 1
 
 
+def test_a_game_in_words_shows_what_was_told(run: Path) -> None:
+    for file in (run / "trajectories").glob("*.json"):
+        document = json.loads(file.read_text())
+        for episode in document["episodes"]:
+            for turn in episode["turns"]:
+                turn |= {"pictures": [], "prompt": "You are <b>in</b> a hall." + " It is long." * 100}
+        file.write_text(json.dumps(document))
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps(result | {"control": "words"}))
+    text = write_report(run).read_text()
+    assert "with no words of the state (of its text only what those of all states begin with" in text
+    assert "You are &lt;b&gt;in&lt;/b&gt; a hall." in text and "It is long. …" not in text and " …</div>" in text
+    assert "what was told" in text and "no picture" not in text and "Does it read?" in text
+
+
 @pytest.mark.plots
 def test_the_report_of_an_empty_folder(tmp_path: Path) -> None:
     text = write_report(tmp_path).read_text()
