@@ -470,6 +470,7 @@ def test_adapters_without_a_tokenizer_have_that_of_their_base(
     assert not (tmp_path / "adapters/tokenizer_config.json").exists()
     again = load_vlm(str(tmp_path / "adapters"), device="cpu")
     np.testing.assert_array_equal(again.encode(SAID[0]).ids, vlm.encode(SAID[0]).ids)
+    assert all(weight.requires_grad for weight in again.model.parameters()), "merged weights learn like any"
     shutil.copytree(folder("llama"), tmp_path / "mute")
     for file in (tmp_path / "mute").glob("tokenizer*"):
         file.unlink()

@@ -271,7 +271,12 @@ def _load_model(kind: Any, source: str, options: dict[str, Any]) -> Any:
         raise BadInput(f"'{source}' holds adapters, which need PEFT; pip install 'sightline[lora]'") from error
     # Merged, so that new adapters can be trained on top of the loaded ones.
     with without_future_warnings():
-        return peft.PeftModel.from_pretrained(_load_model(kind, _base_of(source), options), source).merge_and_unload()
+        adapted = peft.PeftModel.from_pretrained(_load_model(kind, _base_of(source), options), source)
+        model = adapted.merge_and_unload()
+    # PEFT has frozen the weights beneath the adapters, which are the model's own now, and may learn.
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    return model
 
 
 def _holds_adapters(source: str) -> bool:
