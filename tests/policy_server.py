@@ -40,6 +40,7 @@ class Faults:
         stalls: seconds that it waits in the middle of a reply.
         delay: seconds before each reply.
         busy: so many requests are refused at first.
+        lives: replies after which all requests are refused; None for never.
     """
 
     other_ids: bool = False
@@ -53,6 +54,7 @@ class Faults:
     stalls: float = 0.0
     delay: float = 0.0
     busy: int = 0
+    lives: int | None = None
 
 
 class PolicyServer:
@@ -63,12 +65,14 @@ class PolicyServer:
         loaded: names of the folders that it was told to load.
     """
 
+    lock = threading.Lock()
+    """Of all servers: models cannot be loaded in two threads at once."""
+
     def __init__(self, model: str = "bundled", name: str = "tiny") -> None:
         self.vlm: VLM = load_vlm(model, device="cpu")
         self.name, self.faults = name, Faults()
         self.loaded: list[str] = []
         self.requests: list[str] = []
-        self.lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"server_of": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
@@ -140,7 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
         if faults.busy > 0:
             faults.busy -= 1
             self._send(503, {"error": {"message": "busy"}})
+        elif faults.lives is not None and faults.lives <= 0:
+            self._send(503, {"error": {"message": "lost"}})
         elif self.path == "/v1/chat/completions":
+            if faults.lives is not None:
+                faults.lives -= 1
             time.sleep(faults.delay)
             self._send(200, server.complete(body), faults.stalls)
         elif self.path == "/collective_rpc" and not faults.no_reload:

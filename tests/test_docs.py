@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import importlib
 import importlib.util
 import json
@@ -11,6 +12,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,6 +182,34 @@ def test_python_in_the_documents_is_python() -> None:
     for document in DOCUMENTS:
         for block in re.findall(r"```python\n(.*?)```", document.read_text(), flags=re.DOTALL):
             ast.parse(block)
+
+
+def test_a_search_by_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/runs.md, where a stand-in for Optuna asks for two trials of a small run."""
+    (example,) = re.findall(
+        r"```python\n(import optuna.*?)```", (ROOT / "docs" / "runs.md").read_text(), flags=re.DOTALL
+    )
+    values: list[float] = []
+
+    class Trial:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def suggest_float(self, name: str, low: float, high: float, log: bool) -> float:
+            return low * 10**self.number
+
+    def optimize(objective: Any, n_trials: int) -> None:
+        values.extend(objective(Trial(number)) for number in range(n_trials // 10))
+
+    optuna = SimpleNamespace(create_study=lambda **settings: SimpleNamespace(optimize=optimize), Trial=Trial)
+    monkeypatch.setitem(sys.modules, "optuna", optuna)
+    small = {"steps": 256, "evaluation.every": 128, "evaluation.episodes": 5, "evaluation.test_episodes": 20}
+    monkeypatch.setattr(sl, "train", functools.partial(sl.train, progress=False, episode_steps=20, **small))
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    runs = [sl.Run(tmp_path / "sweeps" / "search" / str(number)) for number in range(2)]
+    assert [run.recipe.learner.learning_rate for run in runs] == [1e-4, 1e-3]
+    assert len(values) == 2 and all(np.isfinite(values))
 
 
 _EXAMPLES = re.findall(r'```python\n("""(\w+)\.py:.*?)```', (ROOT / "docs" / "plugins.md").read_text(), flags=re.DOTALL)

@@ -23,9 +23,11 @@ from engine_worker import CASES, LEFT_OUT, learned, learner_of, play, recipe_of,
 from sightline.agents.engines.engine import SingleProcess, padded_microbatches
 from sightline.agents.engines.fsdp2 import layers_in
 from sightline.agents.engines.optimisers import full_optimiser_state, load_full_optimiser_state
-from sightline.agents.engines.starting import start_engine
-from sightline.errors import BadInput
+from sightline.agents.engines.starting import meet, start_engine
+from sightline.errors import BadInput, RunFailed
+from sightline.roles import check_shared
 from sightline.runs import state as files
+from sightline.runs.lease import take_lease
 from tiny_families import build_family
 
 Sightline = Callable[..., Finished]
@@ -167,32 +169,72 @@ def test_a_loss_that_is_not_finite_ends_all_processes_with_one_line(together: Pa
     assert all("not a finite number" in line for line in lines)
 
 
-def test_a_whole_run_of_two_processes(sightline: Sightline, model: Path, tmp_path: Path) -> None:
-    """From the warm start to the test of the chosen checkpoint; shares are uneven, and one is empty."""
+def test_a_whole_run_on_two_machines(sightline: Sightline, model: Path, tmp_path: Path) -> None:
+    """From the warm start to the test of the chosen checkpoint, and on from there by another engine: torchrun's two
+    machines of one process each make the run of one process. Shares are uneven, and one is empty."""
     settings = [
         *("train", "role=agent", "env=numberline", "env_options={max_position: 2, render_size: [32, 32]}"),
-        *(f"policy.model={model}", "replies.max_tokens=64", "warm_start.samples=5", "warm_start.batch=1", "steps=4"),
+        *(f"policy.model={model}", "replies.max_tokens=64", "warm_start.samples=5", "warm_start.batch=1"),
         *("episode_steps=2", "rollouts.tasks=1", "evaluation.episodes=1", "evaluation.test_episodes=3"),
         *("algorithm.kind=grpo", "algorithm.group=2"),
     ]
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "sightline")
-    runs = tmp_path / "alone", tmp_path / "together"
-    done = sightline(*settings, "--run-dir", runs[0])
-    assert done.code == 0, done.err
-    _output_of([sys.executable, *torchrun, *settings, "--run-dir", str(runs[1]), "engine=fsdp2"])
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    jobs = []
+    for engine, *more in (("fsdp2", "steps=4"), ("ddp", "steps=8", "--resume")):
+        done = sightline(*settings, *more, "--run-dir", alone)
+        assert done.code == 0, done.err
+        arguments = [*settings, *more, "--run-dir", str(together), f"engine={engine}"]
+        jobs.append({"arguments": arguments, "log": str(tmp_path / engine)})
+    said = _output_of([sys.executable, str(TESTS / "torchrun_worker.py"), json.dumps(jobs)])
+    logs = {file.name: file.read_text() for file in tmp_path.glob("*.[01]")}
+    assert json.loads(said.splitlines()[-1]) == [[0, 0], [0, 0]], logs
+    # Torchrun decides on which machine the first process of all is.
+    for engine in ("fsdp2", "ddp"):
+        assert sorted(logs[f"{engine}.{number}"].count("report  ") for number in range(2)) == [0, 1]
+
+    runs = alone, together
     warm = [load_file(next(run.glob("checkpoints/warm-*/model.safetensors"))) for run in runs]
     torch.testing.assert_close(warm[1], warm[0], **TOLERANCE)
-    results = [json.loads((run / "result.json").read_text()) for run in runs]
-    assert results[0]["chosen_step"] == results[1]["chosen_step"] > 0
-    # evaluation episodes are shared out, too: what each has played is what one plays, in the order of the seeds
-    assert results[0]["random"] == results[1]["random"] and results[0]["oracle"] == results[1]["oracle"]
-    assert results[0]["untrained"] == results[1]["untrained"]
-    assert all(results[1][look]["episodes"] == 3 for look in ("blank", "shuffled", "random", "oracle"))
+    for name in ("result-4.json", "result.json"):
+        results = [json.loads((run / name).read_text()) for run in runs]
+        assert results[0]["chosen_step"] == results[1]["chosen_step"] > 0
+        # evaluation episodes are shared out, too: what each has played is what one plays, in the order of the seeds
+        assert results[0]["random"] == results[1]["random"] and results[0]["oracle"] == results[1]["oracle"]
+        assert results[0]["untrained"] == results[1]["untrained"]
+        assert all(results[1][look]["episodes"] == 3 for look in ("blank", "shuffled", "random", "oracle"))
     logged = [json.loads((run / "trajectories/test-real.json").read_text())["episodes"] for run in runs]
     shown = [[turn["pictures"] for episode in episodes for turn in episode["turns"]] for episodes in logged]
     assert shown[0] == shown[1] and [len(episodes) for episodes in logged] == [3, 3]
-    kept = {file.stem for file in (runs[1] / "trajectories" / "pictures").iterdir()}
+    kept = {file.stem for file in (together / "trajectories" / "pictures").iterdir()}
     assert {picture for pictures in shown[1] for picture in pictures} <= kept
+    newest = [max(run.glob("checkpoints/step-*")) for run in runs]
+    assert newest[0].name == newest[1].name
+    weights = [load_file(folder / "model.safetensors") for folder in newest]
+    torch.testing.assert_close(weights[1], weights[0], **TOLERANCE)
+
+
+def test_a_process_that_does_not_come_is_not_waited_for_without_end() -> None:
+    """It may have been refused on its machine, of which this one hears nothing."""
+    store = torch.distributed.HashStore()
+    meet(store, 0, 1)
+    with pytest.raises(RunFailed, match=r"process 1 of 2 has not begun .*; see what it said"):
+        meet(store, 0, 2, seconds=0.3)
+
+
+def test_a_folder_that_another_machine_does_not_see_is_refused(tmp_path: Path) -> None:
+    """In all processes alike, before anything is written."""
+
+    class Second(SingleProcess):
+        def gather(self, local: Any) -> list[Any]:
+            return [("one", "the lease"), local]
+
+    with pytest.raises(
+        BadInput, match=rf"process 1 on .* does not see the run folder '{tmp_path}' of process 0 on one"
+    ):
+        check_shared(Second(), tmp_path)
+    lease = take_lease(tmp_path)
+    check_shared(SingleProcess(), tmp_path)
+    lease.release()
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

@@ -27,14 +27,20 @@ GOAL = 'goal=it\'s "a pole" $HOME'
 
 
 def written(
-    scheduler: str, folder: Path, *stated: str, cells: int | None = 10, recipe: str | None = "cartpole", at: str = ""
+    scheduler: str,
+    folder: Path,
+    *stated: str,
+    cells: int | None = 10,
+    recipe: str | None = "cartpole",
+    at: str = "",
+    shareable: bool = True,
 ) -> str:
     """The text of a job, of ten cells unless said otherwise."""
     if scheduler == "sky":
         stated = ("data=s3://runs", *stated)
     elif scheduler == "ray":
         stated = ("ray_version=2.60.0", *stated)
-    work = Work(recipe, ["seed=0..9", GOAL], Path(at or "/data/sweeps/Alpha 1"), cells, threads=2)
+    work = Work(recipe, ["seed=0..9", GOAL], Path(at or "/data/sweeps/Alpha 1"), cells, 2, shareable)
     file, submission = write_job(scheduler, folder, work, stated)
     assert shlex.split(submission)[-1] == str(file)
     return file.read_text()
@@ -161,23 +167,38 @@ def test_ray_lets_nobody_in(tmp_path: Path) -> None:
 # -- Slurm, with stand-ins for its programs and ours -------------------------------------------------------------------
 
 
+SCONTROL = 'if [ "$1" = show ]; then echo "${{3//,/$\'\\n\'}}"; else echo "$@" >> {}; fi'
+SRUN = """
+while [ "${1#--}" != "$1" ]; do shift; done
+for ((rank = 0; rank < SLURM_NTASKS; rank++)); do
+  SLURM_PROCID=$rank SLURM_LOCALID=$((rank % 2)) "$@" &
+  children+=($!)
+done
+for child in "${children[@]}"; do
+  wait "$child"; code=$?; [ "$code" -le "${highest:-0}" ] || highest=$code
+done
+exit "${highest:-0}"
+"""
+"""Slurm's programs: `srun` starts four processes, two on each of two machines, and ends with the highest code."""
+
+
 class Slurm:
     """A job that is carried out by bash, where `sightline` is a script and `scontrol` notes what it is told."""
 
-    def __init__(self, folder: Path, sightline: str, cells: int | None = 10) -> None:
+    def __init__(self, folder: Path, sightline: str, cells: int | None = 10, stated: Sequence[str] = ()) -> None:
         programs = folder / "programs"
         programs.mkdir()
         self._notes = folder / "notes"
         self._notes.touch()
-        stand_ins = {"sightline": sightline, "scontrol": f'echo "$@" >> {self._notes}'}
+        stand_ins = {"sightline": sightline, "scontrol": SCONTROL.format(self._notes), "srun": SRUN}
         for name, text in stand_ins.items():
             (programs / name).write_text(f"#!/bin/bash\n{text}\n")
             (programs / name).chmod(0o755)
-        text = written("slurm", folder, cells=cells, at=str(folder / "sweep"))
+        text = written("slurm", folder, *stated, cells=cells, at=str(folder / "sweep"))
         ours = [line for line in text.splitlines() if line.startswith("export PATH=")]
         self._script = text.replace(ours[0], f'export PATH={programs}:"$PATH"')
         self._variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "10"}
-        self._variables["SIGHTLINE_BUSY_SECONDS"] = "0"
+        self._variables |= {"SLURM_JOB_NODELIST": "one,two", "SLURM_NTASKS": "4", "SIGHTLINE_BUSY_SECONDS": "0"}
 
     def start(self, **variables: str) -> subprocess.Popen[str]:
         environment = os.environ | self._variables | variables
@@ -219,6 +240,47 @@ def test_slurm_goes_on_where_another_task_wrote_the_plan(tmp_path: Path) -> None
     plan = tmp_path / "sweep" / "sweep.json"
     writing = f'if [ "$1" = sweep ]; then mkdir -p {plan.parent}; touch {plan}; exit 75; fi'
     assert Slurm(tmp_path, writing).start().wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(0, False), (2, False), (75, True), (143, True)])
+def test_slurm_starts_the_processes_of_a_run_on_several_machines(code: int, requeued: bool, tmp_path: Path) -> None:
+    """Each is told what torchrun would tell it; the first process's code counts where the others end for its sake."""
+    told = tmp_path / "told"
+    place = f'echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $MASTER_ADDR $MASTER_PORT $*" >> {told}'
+    sightline = f'{place}; [ "$RANK" = 0 ] || exit {min(code, 1)}; exit {code}'
+    slurm = Slurm(tmp_path, sightline, cells=None, stated=["nodes=2", "per_node=2", "gpus=1", "memory=16"])
+    ended = slurm.start().wait(timeout=20)
+    assert (slurm.told(), ended) == ("requeue 10" if requeued else "", 0 if requeued else code)
+    command = f"train cartpole seed=0..9 {GOAL} --run-dir {tmp_path}/sweep --resume-or-start"
+    expected = [f"{rank} {rank % 2} 4 2 one 20010 {command}" for rank in range(4)]
+    assert sorted(told.read_text().splitlines()) == expected
+    text = (tmp_path / "sweep-slurm.sh").read_text()
+    for line in ("--nodes=2", "--ntasks-per-node=2", "--gres=gpu:2", "--mem=32G", "--signal=TERM@120"):
+        assert f"#SBATCH {line}\n" in text
+
+
+def test_kubernetes_names_the_pods_of_a_run(tmp_path: Path) -> None:
+    """A pod is a process, and finds the first one by its name, which a service without an address gives."""
+    service, job = yaml.safe_load_all(written("k8s", tmp_path, "nodes=3", "name=run", cells=None))
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["selector"] == {"job-name": "run"}
+    spec = job["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 3, 3)
+    assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"] == "run"
+    shell = spec["template"]["spec"]["containers"][0]["args"][0]
+    assert 'RANK="$JOB_COMPLETION_INDEX" WORLD_SIZE=3 MASTER_ADDR=run-0.run MASTER_PORT=29500' in shell
+    assert commands(shell)[0][0] == "train"
+
+
+def test_what_one_process_learns_has_one_machine(tmp_path: Path) -> None:
+    for settings, more, expected in (
+        (["nodes=2"], {}, "nodes and per_node are of one run"),
+        (["per_node=2"], {"cells": None, "shareable": False}, "are for an agent that samples by itself"),
+    ):
+        with pytest.raises(BadInput, match=expected):
+            written("slurm", tmp_path, *settings, **more)
+    for scheduler in ("sky", "ray"):
+        with pytest.raises(BadInput, match=f"a job of {scheduler} has no use for nodes"):
+            written(scheduler, tmp_path, "nodes=2", cells=None)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

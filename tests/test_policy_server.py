@@ -26,10 +26,11 @@ from sightline.agents.samplers.weight_check import WeightCheck
 from sightline.agents.types import Trajectory
 from sightline.config.agents import PolicyServer as Settings
 from sightline.config.loading import for_agent, load_recipe, parse_override
-from sightline.errors import BadInput, RunFailed
+from sightline.errors import BadInput, RunFailed, SightlineWarning
 from sightline.images import Picture
 from sightline.models.vlm.model import VLM, load_vlm
 from sightline.models.vlm.types import ChatTurn, Sample
+from sightline.rewards.base import Unavailable
 from sightline.runs.metrics import read_metrics
 from small_trajectories import episode
 
@@ -67,7 +68,7 @@ def server(served: PolicyServer) -> PolicyServer:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sightline.agents.samplers.server.PAUSE", 0.0)
+    monkeypatch.setattr("sightline.agents.samplers.policy_copy.PAUSE", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -267,18 +268,87 @@ def test_weights_too_alike_to_be_told_apart_add_up(server: PolicyServer, tmp_pat
 def test_a_server_that_stalls_holds_nobody_up(server: PolicyServer, tmp_path: Path) -> None:
     """Neither the other replies nor the end of the process, which waits for threads of its pools."""
     program = f"""
-from sightline.agents.samplers import server
+from sightline.agents.samplers import policy_copy, server
 from sightline.config.agents import PolicyServer
 from sightline.models.vlm.model import load_vlm
 from sightline.models.vlm.types import ChatTurn
 
-server.PAUSE = 0.0
+policy_copy.PAUSE = 0.0
 asked = server.ServerSampler(load_vlm("bundled", device="cpu"), PolicyServer(url="{server.url}", timeout=0.5))
 asked.generate([[ChatTurn("Which way?", ())]] * 4, [(number,) for number in range(4)])
 """
     server.faults = Faults(stalls=600.0)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
     assert "no whole answer within 0.5 s" in done.stderr.splitlines()[-1]
+
+
+# -- several servers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second() -> Iterator[PolicyServer]:
+    with PolicyServer() as server:
+        yield server
+
+
+def test_several_servers_answer_what_one_does(server: PolicyServer, second: PolicyServer, tmp_path: Path) -> None:
+    """Also where one of them is lost in between; it is there again with the next weights, and none left is an end."""
+    vlm = load_vlm("bundled", device="cpu")
+    keys = [(0, number) for number in range(8)]
+
+    def replies(of_servers: ServerSampler) -> list[list[int]]:
+        return [one.sample.ids.tolist() for one in of_servers.generate([SHOWN] * 8, keys)]
+
+    expected = replies(sampler(server, vlm))
+    urls = (server.url, second.url)
+    both = ServerSampler(vlm, Settings(url=urls, weights=str(tmp_path), concurrency=1), 1.0, 12)
+    both.take_over_weights()
+    assert server.loaded == second.loaded == ["0"]
+    before = len(server.requests)
+    assert replies(both) == expected
+    assert before < len(server.requests) < before + 8
+
+    second.faults = Faults(lives=1)
+    with pytest.warns(SightlineWarning, match=rf"{second.url}/.* lost.*the other servers go on"):
+        assert replies(both) == expected
+    asked = len(second.requests)
+    assert replies(both) == expected and len(second.requests) == asked, "it is left alone"
+
+    second.faults = Faults()
+    both.take_over_weights()
+    assert second.loaded == ["0", "1"]
+    assert replies(both) == expected and len(second.requests) > asked
+
+    server.faults, second.faults = Faults(lives=0), Faults(lives=2)
+    with pytest.raises(Unavailable, match=r"none of 2 servers samples replies any more: POST .*status 503"):
+        replies(both)
+
+
+def test_servers_that_are_not_there_at_first_may_come(server: PolicyServer, vlm: VLM) -> None:
+    nobody = "http://127.0.0.1:9/v1"
+    with pytest.warns(SightlineWarning, match=r"http://127\.0\.0\.1:9/v1/models.*begin without it"):
+        both = ServerSampler(vlm, Settings(url=(nobody, server.url)), 1.0, 12)
+    assert len(both.generate([SHOWN], [(0,)])) == 1
+    with pytest.raises(ValueError, match="named twice"):
+        Settings(url=(server.url, server.url))
+
+
+def test_a_run_outlives_its_servers(
+    server: PolicyServer, second: PolicyServer, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """One is lost in the middle, then the other: it is saved, goes on with servers elsewhere, and is the run that it
+    would have been with one."""
+
+    def train(*more: str, resume: bool = False) -> None:
+        overrides = dict(map(parse_override, [*SMALL[1:], *more]))
+        sl.train("numberline", run_dir=tmp_path / "run", progress=False, resume=resume, **overrides)
+
+    server.faults, second.faults = Faults(lives=150), Faults(lives=100)
+    with pytest.raises(RunFailed, match=r"none of 2 servers .*; saved at step \d+, and --resume goes on from there"):
+        train(f"policy.server.url=[{server.url}, {second.url}]")
+    second.faults = Faults()
+    train(f"policy.server.url={second.url}", resume=True)
+    assert numbers(tmp_path / "run") == numbers(runs["plain"])
 
 
 # -- asynchronous rollouts ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,11 +29,13 @@ from sightline.runs.folder import (
     recipe_changes,
     stated_leaves,
 )
+from sightline.runs.lease import lease_id
 from sightline.runs.progress import ProgressBar
 from sightline.runs.state import restoring
 from sightline.runs.stopping import GivenUp, Stopped
 
 if TYPE_CHECKING:
+    from sightline.agents.engines.engine import Engine
     from sightline.cluster.encoders import Cluster
     from sightline.models.vlm.model import VLM
 
@@ -46,6 +49,11 @@ def complete(recipe: Recipe) -> Recipe:
     from sightline.control.resolving import resolve as complete_control
 
     return complete_control(recipe)
+
+
+def learns_in_processes(recipe: Recipe) -> bool:
+    """Whether several processes can learn a run together: an agent's, unless another program samples its replies."""
+    return isinstance(recipe, AgentRecipe) and recipe.policy.sampler == "transformers"
 
 
 def run_to_resume(name: str, recipe: Recipe) -> RunFolder:
@@ -278,16 +286,37 @@ def _train_agent(
     leads = os.environ.get("RANK", "0") == "0"
     with owned_run(path, recipe, resume, command) if leads else contextlib.nullcontext() as begin:
         setup = build(recipe)
-        folder = RunFolder(path) if begin is None else begin()
         # The folder's name holds the time at which each process has begun: the first one's counts.
-        first_path = setup.engine.gather(str(folder.path))[0]
-        folder = RunFolder(Path(first_path), folder.lease)
+        path = Path(setup.engine.gather(str(path))[0])
+        check_shared(setup.engine, path)
+        folder = RunFolder(path) if begin is None else begin()
+        setup.engine.largest(0)  # the others must not read before the first has begun
         with ProgressBar(recipe.steps, name, quiet=quiet or not leads) as progress:
             result = train_agent(setup, folder, progress, resume)
         if leads:
             with folder.writing():
                 write_report(folder)
     return folder, result
+
+
+def check_shared(engine: Engine, path: Path) -> None:
+    """Refuse a run folder that a machine of the run does not share: it would be missed hours later.
+
+    Args:
+        engine: all processes of the run, of which the first holds the folder's lease.
+
+    Raises:
+        BadInput: in all processes.
+    """
+    # The lease is in the folder wherever that is shared.
+    seen = engine.gather((platform.node(), lease_id(path)))
+    first_host, first_lease = seen[0]
+    for rank, (host, lease) in enumerate(seen):
+        if lease != first_lease:
+            raise BadInput(
+                f"process {rank} on {host} does not see the run folder '{path}' of process 0 on {first_host}; all "
+                "machines of a run share one folder, at the same place"
+            )
 
 
 def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str] = ()) -> dict[str, Any]:

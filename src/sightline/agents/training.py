@@ -48,7 +48,7 @@ from sightline.evaluation.video import Film
 from sightline.models.device import devices_in_words, has_gpu
 from sightline.models.vlm.card import write_form
 from sightline.models.vlm.loading import weights_known
-from sightline.rewards.base import Interrupted
+from sightline.rewards.base import Interrupted, Unavailable
 from sightline.rewards.learned_state import load_reward, save_reward
 from sightline.runs.folder import RunFolder
 from sightline.runs.progress import Progress
@@ -175,7 +175,10 @@ class AgentTrainer:
         if self._turns > self.session.state.step:  # it was stopped in the middle of a pause
             self._pause()
         while self._turns < self.setup.recipe.steps and not self.session.state.finished:
-            self._update()
+            try:
+                self._update()
+            except Unavailable as reason:  # nobody samples any more
+                raise self.session.save_and_stop(str(reason)) from reason
             self._pause()
         self._end_playing_ahead()
 
@@ -350,21 +353,25 @@ class AgentTrainer:
             metrics["rollout/staleness"] = float(oldest)
         progress = self._turns / self.setup.recipe.steps
         metrics |= self._learner.learn(batch.episodes, batch.advantages, self._updates, progress)
-        # Before anything is recorded: what plays ahead waits for these weights.
-        self._hand_on_weights(self._updates + 1)
-        mismatch = update_metrics(batch.mismatch)
-        metrics |= {name: value for name, value in mismatch.items() if "mismatch" in name}
         turns = sum(len(episode.turns) for episode in batch.episodes)
-        seconds = time.monotonic() - start
         self._turns += turns
         self._updates += 1
-        metrics |= {
+        try:
+            # Before anything is recorded: what plays ahead waits for these weights.
+            self._hand_on_weights(self._updates)
+        finally:
+            self._record(batch, metrics | self._costs(batch, turns, time.monotonic() - start))
+
+    def _costs(self, batch: _Batch, turns: int, seconds: float) -> MetricValues:
+        """What an update has come to, in turns and seconds."""
+        mismatch = update_metrics(batch.mismatch)
+        measured: MetricValues = {name: value for name, value in mismatch.items() if "mismatch" in name}
+        return measured | {
             "time/steps_per_second": turns / seconds,
             "time/rollout": batch.seconds,
             "time/update": seconds - batch.seconds,
             "rollout/episodes": float(len(batch.episodes)),
         }
-        self._record(batch, metrics)
 
     def _play_batch(self) -> _Batch:
         """Play the tasks of an update, others in place of those that teach nothing, and compute their advantages."""

@@ -32,6 +32,7 @@ from sightline.runs.streams import failure_of_stdout
 if TYPE_CHECKING:
     from sightline.cluster.encoders import Cluster
     from sightline.config.recipe import Recipe
+    from sightline.jobs.manifests import Work
     from sightline.runs.folder import RunFolder
     from sightline.sweep import CellStatus, Plan
 
@@ -153,7 +154,10 @@ def train(
     if write_job is not None:
         if run_dir is None:
             raise BadInput("--write-job: say which folder the job trains in, --run-dir DIR")
-        _write_job(write_job, job, arguments, run_dir, None, completed.threads, as_json)
+        from sightline.jobs.manifests import Work
+
+        work = Work(*_split(arguments), run_dir, None, completed.threads, roles.learns_in_processes(completed))
+        _write_job(write_job, job, work, as_json)
         return
     if job:
         raise BadInput("--job is for --write-job; leave it out, or add that")
@@ -194,20 +198,11 @@ def train(
     typer.echo(f"report      {RunFolder(path).report_file}")
 
 
-def _write_job(
-    where: tuple[str, Path],
-    settings: list[str] | None,
-    arguments: list[str],
-    path: Path,
-    cells: int | None,
-    threads: int,
-    as_json: bool,
-) -> None:
+def _write_job(where: tuple[str, Path], settings: list[str] | None, work: Work, as_json: bool) -> None:
     """Write what a scheduler starts, and say how it is handed over."""
-    from sightline.jobs.manifests import Work, write_job
+    from sightline.jobs.manifests import write_job
 
     scheduler, folder = where
-    work = Work(*_split(arguments), path, cells, threads)
     file, submission = write_job(scheduler, folder.expanduser(), work, settings or [])
     if as_json:
         print_json({"job": str(file), "submit": submission})
@@ -529,8 +524,10 @@ def sweep(
         print_rows(rows, ("cell", "state"), as_json)
         return
     if write_job is not None:
+        from sightline.jobs.manifests import Work
+
         threads = max(cell.recipe.threads for cell in plan.cells)
-        _write_job(write_job, job, recipe or [], run_dir, len(plan.cells), threads, as_json)
+        _write_job(write_job, job, Work(*_split(recipe or []), run_dir, len(plan.cells), threads), as_json)
         return
     if job:
         raise BadInput("--job is for --write-job; leave it out, or add that")

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from sightline.config.basics import Episodes, Fraction, Strict
 
+Address = Annotated[str, Field(min_length=1)]
 TrainablePart = Literal["vision", "projector", "language"]
 WeightType = Literal["auto", "float32", "bfloat16"]
 
@@ -39,23 +40,35 @@ class VLLM(Strict):
 
 
 class PolicyServer(Strict):
-    """A server that samples the replies: vLLM's, or another one with its interface (`agents/samplers/server.py`)."""
+    """Servers that sample the replies: vLLM's, or others with its interface (`agents/samplers/server.py`)."""
 
-    url: str = "http://localhost:8000/v1"
-    """Its address, up to and with `/v1`."""
+    url: Address | Annotated[tuple[Address, ...], Field(min_length=1)] = "http://localhost:8000/v1"
+    """Address of the server, up to and with `/v1`; or of several, which share the replies. A run that goes on may be
+    given others."""
     model: str | None = None
-    """Name that it serves the model under; default: the only one."""
+    """Name that the model is served under; default: the only one."""
     weights: str | None = None
-    """Folder that this machine and the server both see, for new weights; default: a temporary one, for a server on this
+    """Folder that this machine and the servers all see, for new weights; default: a temporary one, for servers on this
     machine."""
     concurrency: PositiveInt = 64
-    """Requests that are waited for at the same time."""
+    """Requests that each server is given at the same time."""
     timeout: PositiveFloat = 300.0
     """Seconds that a whole reply, or the loading of weights, may take."""
     key_env: str | None = None
     """Environment variable with a key, where the server asks for one."""
     insecure_http: bool = False
     """Ask a server on another machine by plain http, without a key."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """Address of each server."""
+        return [self.url] if isinstance(self.url, str) else list(self.url)
+
+    @model_validator(mode="after")
+    def _names_each_once(self) -> PolicyServer:
+        if len(set(self.addresses)) < len(self.addresses):
+            raise ValueError("url: an address is named twice; name each server once")
+        return self
 
 
 class ModelConfig(Strict):

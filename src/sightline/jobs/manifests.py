@@ -1,7 +1,7 @@
 """Writes what a scheduler starts: a file made from one of `templates/`.
 
-    Kubernetes   templates/kubernetes.yaml   an Indexed Job, one pod a cell; or a Job for one run
-    Slurm        templates/slurm.sh          an array, one task a cell; or a job for one run
+    Kubernetes   templates/kubernetes.yaml   an Indexed Job, one pod a cell; or a Job for one run, or one pod a process
+    Slurm        templates/slurm.sh          an array, one task a cell; or a job for one run, of one process or several
     SkyPilot     templates/sky.yaml          a rented machine for the whole sweep, or the run
     KubeRay      templates/ray.yaml          a RayJob, whose workers train the cells, or read a run's frames
 
@@ -53,6 +53,10 @@ class JobSettings(Strict):
     """Of one process."""
     accelerator: Annotated[str, StringConstraints(pattern=r"^[\w.-]+$")] = "L4"
     """Kind of GPU that is rented."""
+    nodes: PositiveInt = 1
+    """Machines that train one run together: an agent's."""
+    per_node: PositiveInt = 1
+    """Processes on each of them, as many as it has GPUs."""
     parallel: PositiveInt = 4
     """Cells at a time, at most."""
     grace: Annotated[int, Field(ge=10)] = 120
@@ -75,6 +79,7 @@ class Work:
         folder: of the run or the sweep.
         cells: of a sweep; None for a single run.
         threads: that a run computes with.
+        shareable: whether several processes can learn a run together.
     """
 
     recipe: str | None
@@ -82,6 +87,7 @@ class Work:
     folder: Path
     cells: int | None
     threads: int
+    shareable: bool = False
 
 
 def write_job(scheduler: str, folder: Path, work: Work, stated: Sequence[str]) -> tuple[Path, str]:
@@ -110,6 +116,9 @@ def write_job(scheduler: str, folder: Path, work: Work, stated: Sequence[str]) -
     )
     source = (Path(__file__).parent / "templates" / TEMPLATES[scheduler]).read_text(encoding="utf-8")
     settings = _settings(scheduler, meta.find_undeclared_variables(environment.parse(source)), stated)
+    processes = settings.nodes * settings.per_node
+    if processes > 1:
+        _check_shareable(work)
     in_container = scheduler != "slurm"
     if in_container and not work.folder.is_relative_to(DATA):
         raise BadInput(
@@ -126,6 +135,7 @@ def write_job(scheduler: str, folder: Path, work: Work, stated: Sequence[str]) -
         "image": settings.image or ("sightline:cuda" if settings.gpus else "sightline:cpu"),
         "cores": settings.cores or work.threads + 1,
         "parallel": min(settings.parallel, work.cells or 1),
+        "processes": processes,
         "file": shlex.quote(str(file)),
         "cells": work.cells,
         "threads": work.threads,
@@ -146,6 +156,24 @@ def write_job(scheduler: str, folder: Path, work: Work, stated: Sequence[str]) -
     except OSError as error:
         raise BadInput(f"the job cannot be written to '{folder}': {error.strerror or error}") from error
     return file, f"{SUBMISSIONS[scheduler]} {shlex.quote(str(file))}"
+
+
+def _check_shareable(work: Work) -> None:
+    """Refuse several processes for what one learns alone.
+
+    Raises:
+        BadInput: as said.
+    """
+    if work.cells is not None:
+        raise BadInput(
+            "nodes and per_node are of one run, whose processes learn together; cells of a sweep have one each: leave "
+            "them out, or write the job of 'sightline train'"
+        )
+    if not work.shareable:
+        raise BadInput(
+            "nodes and per_node are for an agent that samples by itself (role=agent, policy.sampler=transformers), "
+            "which alone learns in several processes; leave them out"
+        )
 
 
 def _settings(scheduler: str, variables: set[str], stated: Sequence[str]) -> JobSettings:

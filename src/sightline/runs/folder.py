@@ -26,7 +26,7 @@ from sightline import registry
 from sightline.config.blocks import plugins_of
 from sightline.config.loading import leaves, rename_outdated_keys, validate_recipe
 from sightline.config.named_code import allow, places_in
-from sightline.config.recipe import Recipe
+from sightline.config.recipe import AgentRecipe, Recipe
 from sightline.config.secrets import masked
 from sightline.config.yaml import read_yaml, write_yaml
 from sightline.errors import BadInput, Damaged, warn
@@ -479,8 +479,12 @@ def recipe_changes(before: Recipe, recipe: Recipe, keys: Iterable[str]) -> list[
 
 
 def place_keys(recipe: Recipe) -> set[str]:
-    """Keys of a recipe that say where something is, such as the address of a server, and nothing of what comes out."""
-    return {f"reward.{key}" for key in recipe.reward.places()}
+    """Keys of a recipe that say where something is done, such as the address of a server or the engine, and nothing of
+    what comes out."""
+    keys = {f"reward.{key}" for key in recipe.reward.places()}
+    if isinstance(recipe, AgentRecipe):
+        keys |= {"engine", "policy.server.url", "policy.server.weights"}
+    return keys
 
 
 def filled_keys(recipe: Recipe) -> list[str]:

@@ -175,6 +175,12 @@ def current_owner(folder: Path) -> str | None:
     return None
 
 
+def lease_id(folder: Path) -> str | None:
+    """Id of a folder's lease, live or not; None if there is none. On machines that share the folder it is the same."""
+    holder = _holder(folder)
+    return None if holder is None else str(holder.get("id"))
+
+
 @contextlib.contextmanager
 def _locked(folder: Path, patience: float = 10.0) -> Iterator[None]:
     """Hold the lock of a folder, among the processes of this machine (and of others, if the file system supports it).

@@ -100,8 +100,9 @@ def _external_keys(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
         yield "wandb", recipe.wandb, "a project that metrics would be sent to"
     if isinstance(recipe, AgentRecipe) and recipe.policy.sampler == "server":
         server = recipe.policy.server
-        if not is_this_machine(server.url):
-            yield "policy.server.url", server.url, "a server that would be sent pictures"
+        for address in server.addresses:
+            if not is_this_machine(address):
+                yield "policy.server.url", address, "a server that would be sent pictures"
         if server.weights is not None:
             yield "policy.server.weights", server.weights, "a folder that weights would be written to"
         if server.key_env is not None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sightline.agents.engines.engine import Engine, SingleProcess
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
 from sightline.models.device import own_gpu
 
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
 PATIENCE = timedelta(hours=6)
-"""Timeout of collectives: one process may evaluate the model for hours while the others wait. If one dies, torchrun
-ends the others at once."""
+"""Timeout of collectives: one process may evaluate the model for hours while the others wait. If one dies, its
+connections break, and the others end at once."""
+FOR_ALL_TO_BEGIN = timedelta(minutes=10)
+"""Time that processes have to meet. One that is refused on another machine never comes, and nothing says so."""
+_POLL = 0.2
+"""Seconds between two looks for the others."""
 
 
 def start_engine(name: Literal["auto", "single", "ddp", "fsdp2"], device: str = "cpu") -> Engine:
@@ -67,4 +75,42 @@ def _join(device: str) -> None:
             )
         # The current device: nccl and tensors on plain "cuda" take it.
         torch.cuda.set_device(own_gpu())
-    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo", timeout=PATIENCE)
+    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
+    try:
+        # The variables of torchrun name a store that all processes reach.
+        store, rank, world = next(iter(dist.rendezvous("env://", timeout=FOR_ALL_TO_BEGIN)))
+        meet(store, rank, world)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+    except RunFailed:
+        raise
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise RunFailed(f"the processes of this run do not find each other: {reason}") from error
+
+
+def meet(store: Store, rank: int, world: int, seconds: float = FOR_ALL_TO_BEGIN.total_seconds()) -> None:
+    """Wait until all processes are here; signals are heard meanwhile.
+
+    Args:
+        store: what they have in common.
+        rank, world: which process of how many.
+        seconds: how long.
+
+    Raises:
+        RunFailed: some did not come.
+    """
+    deadline = time.monotonic() + seconds
+    store.set(_here(rank), "")
+    for other in range(world):
+        while not store.check([_here(other)]):
+            if time.monotonic() > deadline:
+                raise RunFailed(
+                    f"process {other} of {world} has not begun after {seconds / 60:.0f} minutes; see what it said on "
+                    "its machine"
+                )
+            time.sleep(_POLL)
+
+
+def _here(rank: int) -> str:
+    """Key by which a process says that it is here."""
+    return f"sightline/here/{rank}"

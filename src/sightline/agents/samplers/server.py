@@ -1,15 +1,19 @@
-"""Sampler: the policy served by vLLM, or by another server with its interface, in a process or on a machine of its own.
+"""Sampler: the policy served by vLLM, or by other servers with its interface, in processes or on machines of their own.
 
-    learner                                          server
+    learner                                          each server
       | POST /v1/chat/completions                      |   messages, seed, banned tokens
       | <- prompt ids, reply ids, log-probabilities    |   checked: the prompt is the learner's, id by id
       |                                                |
-      | weights/3/model.safetensors, then 3/READY      |   a folder that both see; the mark comes last
+      | weights/3/model.safetensors, then 3/READY      |   a folder that all see; the mark comes last
       | POST /collective_rpc  reload_weights           |   returns when they are loaded
       | POST /reset_prefix_cache, /reset_encoder_cache |   both hold values that the weights before have computed
       | POST /v1/chat/completions, some probes         |   checked: the answers are those of the new weights
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --logprobs-mode processed_logprobs --generation-config vllm
+
+Several servers share the replies: each takes the next request when it has room. Seeds belong to requests, so who has
+answered shows nowhere, up to rounding. What a lost server leaves is asked of the others; it is tried again with the
+next weights, which it has to load first.
 
 `reload_weights` is vLLM's own, and so are the fields `return_token_ids`, `prompt_token_ids` and `token_ids`; a server
 of another kind has to offer the same. Written against vLLM's documentation and tested with a small server of ours that
@@ -18,30 +22,28 @@ generates; it has not been run with vLLM on a GPU.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import math
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sightline.agents.samplers import Completion, Conversation, Key
+from sightline.agents.samplers.policy_copy import ATTEMPTS, PolicyCopy, PolicyRequest, ServerLost
 from sightline.agents.samplers.vllm_common import banned_biases, check_prompt, completion_of, seed_of
-from sightline.agents.samplers.weight_check import FAR_OFF, PROBED, PROBES, WeightCheck, probes
+from sightline.agents.samplers.weight_check import FAR_OFF, PROBED, PROBES, probes
 from sightline.config.agents import PolicyServer
-from sightline.errors import BadInput, RunFailed, nearest
-from sightline.models.chat.calling import seconds_to_wait
-from sightline.models.chat.endpoints import filled_in, read_key, resolve_endpoint
-from sightline.models.chat.messages import NoReply
-from sightline.models.chat.openai_compatible import complaint, message_part
-from sightline.models.chat.streaming import stream_async
+from sightline.errors import BadInput, RunFailed, warn
+from sightline.models.chat.openai_compatible import message_part
 from sightline.models.vlm.types import Prompt, Sample, TokenSequence
+from sightline.models.worker_pool import LoopThread, NoResult, WorkerPool
+from sightline.rewards.base import Unavailable
 from sightline.runs.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -49,25 +51,19 @@ if TYPE_CHECKING:
 
 READY = "READY"
 """File that says that a folder of weights is whole."""
-ATTEMPTS = 4
-"""Times that a request is sent if the server is busy or the connection breaks."""
-PAUSE = 0.5
-"""Seconds before the second attempt; four times as long before each further one."""
-LONGEST_PAUSE = 30.0
-"""Seconds before the next attempt, at most, where the server says how long to wait."""
 
 
 class ServerSampler:
-    """Samples replies on a server for a policy that is trained here.
+    """Samples replies on servers for a policy that is trained here.
 
     Args:
         vlm: the policy; it encodes prompts, decodes replies, and knows the banned tokens.
-        settings: address, name and folder.
+        settings: addresses, name and folder.
         temperature: of sampling; 0 is greedy.
         max_tokens: of a reply.
 
     Raises:
-        BadInput: the server cannot be reached, serves another model, or cannot load weights.
+        BadInput: no server can be reached, or one serves another model, or cannot load weights.
     """
 
     def __init__(
@@ -78,12 +74,6 @@ class ServerSampler:
         self._settings = settings
         self._temperature = temperature
         self._max_tokens = max_tokens
-        endpoint = resolve_endpoint(settings.url, settings.key_env, "", "", "/v1", insecure_http=settings.insecure_http)
-        self._url = endpoint.url
-        self._query = filled_in(endpoint.query)
-        self._key: str | None = None
-        if endpoint.key_env is not None:
-            self._key = read_key(endpoint.key_env)
         if settings.weights:
             self._folder = Path(settings.weights)
         else:
@@ -91,22 +81,49 @@ class ServerSampler:
             self._folder = self._temporary.path
         self._banned = {str(token): bias for token, bias in banned_biases(vlm).items()}
         self._loaded = _Loaded()
-        self._model = self._served_model()
+        self._thread = LoopThread()
+        urls = settings.addresses
+        self._servers = [PolicyCopy(url, settings, is_only=len(urls) == 1) for url in urls]
+        self._find_models()
+
+    def _find_models(self) -> None:
+        """Ask each server which model it serves; one that does not answer is lost for now.
+
+        Raises:
+            BadInput: none answers, or one has no such model.
+        """
+        for server in self._servers:
+            try:
+                server.find_model(self._settings.model)
+            except ServerLost as error:
+                server.lost = str(error)
+        if not self._live():
+            raise BadInput(
+                f"policy.sampler=server: there is no server at {', '.join(self._settings.addresses)} "
+                f"({self._servers[0].lost}); start one, such as 'vllm serve', and say policy.server.url="
+            )
+        for server in self._servers:
+            if server.lost is not None:
+                warn(f"{server.lost}; the other servers begin without it")
+
+    def _live(self) -> list[PolicyCopy]:
+        """The servers that are not lost."""
+        return [server for server in self._servers if server.lost is None]
 
     @property
     def version(self) -> int:
-        """Number of the weights that the server has loaded; -1 before the first ones."""
+        """Number of the weights that the servers have loaded; -1 before the first ones."""
         return self._loaded.version
 
     @contextlib.contextmanager
     def with_weights(self, version: int) -> Iterator[None]:
-        """Hold the server for a rollout or an evaluation, with published weights of that number."""
+        """Hold the servers for a rollout or an evaluation, with published weights of that number."""
         with self._loaded.lock:
             self.load(version)
             yield
 
     def at(self, temperature: float) -> ServerSampler:
-        """The same server with another sampling temperature."""
+        """The same servers with another sampling temperature."""
         other = copy.copy(self)
         other._temperature = temperature  # noqa: SLF001  # of the same class
         return other
@@ -117,21 +134,74 @@ class ServerSampler:
         """See `Sampler`.
 
         Raises:
-            RunFailed: the server is gone or too slow, or its answer is not what the learner can learn from.
+            Unavailable: no server is left.
+            RunFailed: an answer is not what the learner can learn from.
         """
+        if not conversations:
+            return []
         prompts = [self._vlm.encode(conversation) for conversation in conversations]
         requests = []
         for conversation, key in zip(conversations, keys, strict=True):
             requests.append(self._request(conversation, seed_of(key), self._temperature, self._max_tokens))
         # Answers come in any order.
-        completions: dict[int, Completion] = {}
-        for number, answer in stream_async(self._connected, self._answer, requests, self._settings.concurrency):
-            completions[number] = self._completion(prompts[number], answer)
-        return [completions[number] for number in range(len(prompts))]
+        answers = self._answers(requests)
+        completions = []
+        for number, prompt in enumerate(prompts):
+            server, answer = answers[number]
+            completions.append(self._completion(server, prompt, answer))
+        return completions
 
-    def _request(self, conversation: Conversation, seed: int, temperature: float, max_tokens: int) -> _Request:
+    def _answers(self, requests: Sequence[PolicyRequest]) -> dict[int, tuple[PolicyCopy, Any]]:
+        """Have the servers answer requests, each as many at a time as it may; by the requests' numbers.
+
+        Raises:
+            Unavailable: no server is left.
+        """
+        answers: dict[int, tuple[PolicyCopy, Any]] = {}
+        servers = self._live()
+
+        async def never_again(server: PolicyCopy) -> None:
+            """What has failed in all attempts is not asked again before the next weights."""
+            raise NoResult(server.lost, is_final=True)
+
+        async def share() -> None:
+            async with contextlib.AsyncExitStack() as stack:
+                clients = {server: await stack.enter_async_context(server.connected()) for server in servers}
+
+                async def work(server: PolicyCopy, number: int) -> None:
+                    try:
+                        answers[number] = server, await server.answer(clients[server], requests[number])
+                    except ServerLost as error:
+                        server.lost = server.lost or str(error)
+                        raise NoResult(error, is_final=True) from error
+
+                at_once = self._settings.concurrency
+                pool = WorkerPool(servers, never_again, at_once=at_once, retries=0, first_wait=0.0)
+                await pool.carry_out(len(requests), work)
+
+        if servers:
+            with contextlib.suppress(NoResult):
+                self._thread.result(share())
+        self._say_lost(servers)
+        return answers
+
+    def _say_lost(self, before: Sequence[PolicyCopy]) -> None:
+        """Say which servers are newly lost.
+
+        Raises:
+            Unavailable: no server is left.
+        """
+        lost = [server for server in before if server.lost is not None]
+        if not self._live():
+            reason = lost[-1].lost if lost else self._servers[-1].lost
+            if len(self._servers) == 1:
+                raise Unavailable(str(reason))
+            raise Unavailable(f"none of {len(self._servers)} servers samples replies any more: {reason}")
+        for server in lost:
+            warn(f"{server.lost}; the other servers go on, and it is tried again with the next weights")
+
+    def _request(self, conversation: Conversation, seed: int, temperature: float, max_tokens: int) -> PolicyRequest:
         body = {
-            "model": self._model,
             "messages": _messages(conversation),
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -143,15 +213,14 @@ class ServerSampler:
             "stop_token_ids": sorted(self._vlm.tokens.stops),
             "logit_bias": self._banned,
         }
-        return _Request(f"{self._url}/chat/completions", body)
+        return PolicyRequest("chat/completions", body)
 
-    def _completion(self, prompt: Prompt, answer: Any) -> Completion:
+    def _completion(self, server: PolicyCopy, prompt: Prompt, answer: Any) -> Completion:
         """Check an answer, and take over the reply.
 
         Raises:
             RunFailed: it is of another model or prompt, or holds no usable reply.
         """
-        server = f"the server at {self._url}"
         try:
             model = answer["model"]
             prompt_ids = answer.get("prompt_token_ids")
@@ -160,25 +229,25 @@ class ServerSampler:
             content = (choice.get("logprobs") or {}).get("content") or ()
             logprobs = [float(token["logprob"]) for token in content]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise RunFailed(f"{server} answers no chat completion: {str(answer)[:80]}") from error
-        if model != self._model:
-            raise RunFailed(f"{server} answers as '{model}' where '{self._model}' was asked")
+            raise RunFailed(f"{server.where} answers no chat completion: {str(answer)[:80]}") from error
+        if model != server.model:
+            raise RunFailed(f"{server.where} answers as '{model}' where '{server.model}' was asked")
 
         # Importance ratios need the very tokens, and their probability under the very prompt.
         if prompt_ids is None or ids is None:
-            raise RunFailed(f"{server} does not say token ids; take a vLLM that knows return_token_ids")
+            raise RunFailed(f"{server.where} does not say token ids; take a vLLM that knows return_token_ids")
         advice = "its model or chat template is another one (or rollouts.window shows replies that it spells otherwise)"
-        check_prompt(prompt_ids, prompt, server, advice)
+        check_prompt(prompt_ids, prompt, server.where, advice)
         if not all(map(self._may_be_sampled, ids)):
-            raise RunFailed(f"{server} has sampled tokens that were banned, or that there are not")
+            raise RunFailed(f"{server.where} has sampled tokens that were banned, or that there are not")
         # A log-probability above 0 by more than rounding is none.
         if len(logprobs) != len(ids) or not all(math.isfinite(logprob) and logprob < 1e-3 for logprob in logprobs):
             raise RunFailed(
-                f"{server} gives {len(logprobs)} log-probabilities for {len(ids)} tokens, or such as are none"
+                f"{server.where} gives {len(logprobs)} log-probabilities for {len(ids)} tokens, or such as are none"
             )
-        completion = completion_of(self._vlm, prompt, ids, logprobs, self.version)
+        completion = completion_of(self._vlm, prompt, ids, logprobs, server.version)
         if choice.get("finish_reason") == "stop" and not completion.sample.finished:
-            raise RunFailed(f"{server} leaves out the token that ends a reply, whose probability is part of it")
+            raise RunFailed(f"{server.where} leaves out the token that ends a reply, whose probability is part of it")
         return completion
 
     def _may_be_sampled(self, token: Any) -> bool:
@@ -189,7 +258,7 @@ class ServerSampler:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def publish(self, version: int, keep: int = 2) -> None:
-        """Write the present weights of the policy, adapters merged, where the server can read them.
+        """Write the present weights of the policy, adapters merged, where the servers can read them.
 
         Args:
             version: their number.
@@ -206,34 +275,60 @@ class ServerSampler:
         except OSError as error:
             raise RunFailed(f"weights for the server cannot be written to '{folder}': {error.strerror}") from error
         self._loaded.published = version
-        self._loaded.check.expect(version, self._probe_policy())
+        expected = self._probe_policy()
+        for server in self._servers:
+            server.check.expect(version, expected)
         for folder in self._folder.iterdir():
             is_weights = folder.name.isdecimal() and (folder / READY).exists()
             if is_weights and int(folder.name) <= version - keep:
                 shutil.rmtree(folder, ignore_errors=True)
-                self._loaded.check.forget(int(folder.name))
+                for server in self._servers:
+                    server.check.forget(int(folder.name))
 
     def load(self, version: int) -> None:
-        """Have the server load published weights, unless it has them.
+        """Have each server load published weights, unless it has them; a lost one, too, if it is there again.
 
         Raises:
-            RunFailed: it cannot, or it has other weights afterwards.
+            Unavailable: no server is left.
+            RunFailed: a server cannot, or has other weights afterwards.
         """
-        if version == self.version:
-            return
-        root = self._url.removesuffix("/v1")
-        path = str((self._folder / str(version)).resolve())
-        reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
-        self._ask(_Request(f"{root}/collective_rpc", reload))
-        # vLLM keeps what it computed of prompts and of pictures; both are out of date now.
-        for cache in ("prefix", "encoder"):
-            self._ask(_Request(f"{root}/reset_{cache}_cache", {}))
+        if version != self.version:
+            # How the others sample has not been compared with the policy.
+            self._load([server for server in self._servers if server.sampling_checked], version)
+
+    def _load(self, servers: Sequence[PolicyCopy], version: int) -> None:
+        """Have servers load weights, all at the same time; one that does not answer is lost, one that does is not.
+
+        Raises:
+            Unavailable: no server is left.
+            RunFailed: a server cannot, or has other weights afterwards.
+        """
+        before = self._live()
+
+        def attempt(server: PolicyCopy) -> None:
+            try:
+                self._load_one(server, version)
+                server.lost = None
+            except ServerLost as error:
+                server.lost = str(error)
+
+        with ThreadPoolExecutor(len(self._servers), thread_name_prefix="servers") as threads:
+            list(threads.map(attempt, servers))
+        self._say_lost(before)
         self._loaded.version = version
-        answers = self._probe_server(0.0)
-        self._loaded.check.compare(version, answers, f"the server at {self._url}")
+
+    def _load_one(self, server: PolicyCopy, version: int) -> None:
+        if not server.model:  # it has never answered
+            server.find_model(self._settings.model)
+        path = str((self._folder / str(version)).resolve())
+        # Nobody waits long for a server that was lost before.
+        server.load(path, 1 if server.lost is not None else ATTEMPTS)
+        server.version = version
+        answers = self._probe_server(server, 0.0)
+        server.check.compare(version, answers, server.where)
 
     def take_over_weights(self, version: int | None = None) -> None:
-        """Publish the present weights of the policy and have the server load them.
+        """Publish the present weights of the policy and have the servers load them.
 
         Args:
             version: their number; by default the next one.
@@ -241,12 +336,13 @@ class ServerSampler:
         if version is None:
             version = self._loaded.published + 1
         self.publish(version)
-        self._loaded.version = -1  # the server may have other weights of that number, from before a resumption
-        self.load(version)
-        if not self._loaded.sampling_checked:
-            self._check_sampling()
+        # The servers may have other weights of that number, from before a resumption.
+        self._load(self._servers, version)
+        for server in self._live():
+            if not server.sampling_checked:
+                self._check_sampling(server)
 
-    def _check_sampling(self) -> None:
+    def _check_sampling(self, server: PolicyCopy) -> None:
         """Compare log-probabilities at a temperature with those of the policy, whose present weights the server has.
 
         Raises:
@@ -256,7 +352,7 @@ class ServerSampler:
 
         # At 1 the raw log-probabilities of vLLM are those of the distribution that it samples from; elsewhere not.
         temperature = 2.0
-        samples = self._probe_server(temperature)
+        samples = self._probe_server(server, temperature)
         sequences = []
         for probe, sample in zip(probes(self._vlm.reads_pictures), samples, strict=True):
             sequences.append(TokenSequence.of_reply(self._vlm.encode(probe), sample.ids))
@@ -266,130 +362,42 @@ class ServerSampler:
         gap = float(np.abs(expected - logprobs).mean())
         if gap > FAR_OFF:
             raise RunFailed(
-                f"the log-probabilities of the server at {self._url} are not those that it samples from: at "
-                f"temperature {temperature:g} they are {gap:.1f} nats a token off; start vLLM with --logprobs-mode "
+                f"the log-probabilities of {server.where} are not those that it samples from: at temperature "
+                f"{temperature:g} they are {gap:.1f} nats a token off; start vLLM with --logprobs-mode "
                 "processed_logprobs"
             )
-        self._loaded.sampling_checked = True
+        server.sampling_checked = True
 
     def _probe_policy(self) -> list[Sample]:
         """The policy's greedy answers to the probes."""
         prompts = [self._vlm.encode(conversation) for conversation in probes(self._vlm.reads_pictures)]
         return self._vlm.generate(prompts, None, 1.0, min(PROBED, self._max_tokens))
 
-    def _probe_server(self, temperature: float) -> list[Sample]:
+    def _probe_server(self, server: PolicyCopy, temperature: float) -> list[Sample]:
         """The server's answers to the probes; at temperature 0 they are greedy."""
         max_tokens = min(PROBED, self._max_tokens)
         conversations = probes(self._vlm.reads_pictures)
         requests = [self._request(probe, 0, temperature, max_tokens) for probe in conversations]
-        answers = dict(stream_async(self._connected, self._answer, requests, PROBES))
+        answers = server.ask_all(requests, PROBES)
         samples = []
         for number, probe in enumerate(conversations):
-            completion = self._completion(self._vlm.encode(probe), answers[number])
+            completion = self._completion(server, self._vlm.encode(probe), answers[number])
             samples.append(completion.sample)
         return samples
 
-    # -- HTTP ----------------------------------------------------------------------------------------------------------
-
-    def _connected(self) -> Any:
-        from sightline.models.chat.connections import connect
-
-        headers: dict[str, str] = {}
-        if self._key is not None:
-            headers["Authorization"] = f"Bearer {self._key}"
-        return connect(self._url, self._settings.timeout, headers, self._query)
-
-    def _served_model(self) -> str:
-        """Name of the model to ask for."""
-        try:
-            answer = self._ask(_Request(f"{self._url}/models", attempts=1))
-            names = [str(model["id"]) for model in answer["data"]]
-        except (RunFailed, LookupError, TypeError) as error:
-            raise BadInput(
-                f"policy.sampler=server: there is no server at {self._url} ({error}); start one, such as 'vllm serve', "
-                "and say policy.server.url="
-            ) from error
-        name = self._settings.model
-        if name is None and len(names) != 1:
-            raise BadInput(f"the server at {self._url} serves {', '.join(names)}; say policy.server.model=")
-        if name is not None and name not in names:
-            raise BadInput(f"the server at {self._url} does not serve '{name}'{nearest(name, names)}")
-        return name or names[0]
-
-    def _ask(self, request: _Request) -> Any:
-        """Send a single request and return the JSON of its answer."""
-        ((_, answer),) = stream_async(self._connected, self._answer, [request], 1)
-        return answer
-
-    async def _answer(self, client: Any, request: _Request) -> Any:
-        """Send a request, several times if need be, and return the JSON of its answer; None if that is empty.
-
-        Raises:
-            RunFailed: after all attempts, or at once if the request itself is refused.
-        """
-        import httpx2
-
-        method = "GET" if request.body is None else "POST"
-        trouble = ""
-        pause = 0.0
-        for attempt in range(request.attempts):
-            await asyncio.sleep(pause)
-            pause = PAUSE * 4**attempt
-            try:
-                # The client's own time limit is for a single read, and a server can stall between many.
-                async with asyncio.timeout(self._settings.timeout):
-                    response = await client.request(method, request.url, json=request.body)
-                text = response.content.decode("utf-8", errors="replace")
-                if response.status_code == 200:
-                    return response.json() if text.strip() else None
-                trouble = f"status {response.status_code}: {complaint(text)}"
-                seconds = seconds_to_wait(response.headers.get("retry-after"))
-                if seconds is not None:
-                    pause = min(seconds, LONGEST_PAUSE)
-                # Time-outs, conflicts and full queues pass; other refusals stay as they are.
-                if response.status_code < 500 and response.status_code not in (408, 409, 429):
-                    break
-            except (TimeoutError, httpx2.TimeoutException):
-                trouble = f"no whole answer within {self._settings.timeout:g} s (policy.server.timeout)"
-            except httpx2.HTTPError as error:
-                trouble = str(error) or "the connection breaks off"
-            except NoReply as error:  # the connection has read enough
-                trouble = str(error)
-            except ValueError:
-                trouble = "its answer is no JSON"
-        raise RunFailed(f"{method} {request.url}: {trouble}")
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A request.
-
-    Attributes:
-        body: JSON of a POST; None for a GET.
-        attempts: maximum number, if the server is busy, gone or too slow.
-    """
-
-    url: str
-    body: dict[str, Any] | None = None
-    attempts: int = ATTEMPTS
-
 
 class _Loaded:
-    """State of a server; shared by samplers of different temperatures.
+    """Weights of the servers; shared by samplers of different temperatures.
 
     Attributes:
-        version: number of the weights that it has loaded; -1 before the first ones.
-        published: number of the newest weights that it could load.
-        check: compares its weights with those of the policy.
-        sampling_checked: whether its log-probabilities are known to be those of the distribution that it samples from.
+        version: number of the weights that they have loaded; -1 before the first ones.
+        published: number of the newest weights that they could load.
         lock: held during a rollout or an evaluation, so that the weights do not change meanwhile.
     """
 
     def __init__(self) -> None:
         self.version = -1
         self.published = -1
-        self.check = WeightCheck()
-        self.sampling_checked = False
         self.lock = threading.Lock()
 
 
