@@ -80,7 +80,7 @@ def _output_of(command: list[str]) -> str:
         start_new_session=True,
     )
     try:
-        said, warned = process.communicate(timeout=300)
+        said, warned = process.communicate(timeout=600)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

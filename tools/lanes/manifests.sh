@@ -53,6 +53,10 @@ write k8s
 write slurm
 write sky --job data=s3://runs
 write ray --job ray_version=2.60.0
+for scheduler in k8s slurm; do
+  .venv/bin/python -m sightline train numberline --run-dir /data/agent --write-job "$scheduler" "$jobs" \
+    --job gpus=1 --job nodes=2 > /dev/null || exit 1
+done
 
 for name in sweep train; do
   check "Kubernetes reads the $name's job" "$bin/kubernetes-validate" --quiet --strict "$jobs/$name-k8s.yaml"
@@ -66,6 +70,10 @@ for name in sweep train; do
       "$bin/yamllint" --strict -d '{extends: relaxed, rules: {line-length: disable}}' "$jobs/$name-$scheduler.yaml"
   done
 done
+check "Kubernetes reads the job of several machines" "$bin/kubernetes-validate" --quiet --strict "$jobs/agent-k8s.yaml"
+check "yamllint: the job of several machines" \
+  "$bin/yamllint" --strict -d '{extends: relaxed, rules: {line-length: disable}}' "$jobs/agent-k8s.yaml"
+check "shellcheck: the job of several machines" "$bin/shellcheck" "$jobs/agent-slurm.sh"
 check "shellcheck: docker/" "$bin/shellcheck" docker/*.sh
 check "hadolint: docker/Dockerfile" "$bin/hadolint" --config docker/hadolint.yaml docker/Dockerfile
 echo "manifests: $passed of $all checks pass"

@@ -27,7 +27,7 @@ import copy
 import math
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -304,28 +304,31 @@ class ServerSampler:
             RunFailed: a server cannot, or has other weights afterwards.
         """
         before = self._live()
+        path = str((self._folder / str(version)).resolve())
+        requests = self._probe_requests(0.0)
 
-        def attempt(server: PolicyCopy) -> None:
+        def attempt(server: PolicyCopy) -> dict[int, Any]:
+            """Answers to the probes with the new weights; none of a server that is lost."""
             try:
-                self._load_one(server, version)
-                server.lost = None
+                if not server.model:  # it has never answered
+                    server.find_model(self._settings.model)
+                # Nobody waits long for a server that was lost before.
+                server.load(path, 1 if server.lost is not None else ATTEMPTS)
+                answers = server.ask_all(requests, PROBES)
             except ServerLost as error:
                 server.lost = str(error)
+                return {}
+            server.version = version
+            server.lost = None
+            return answers
 
         with ThreadPoolExecutor(len(self._servers), thread_name_prefix="servers") as threads:
-            list(threads.map(attempt, servers))
+            answers_of_all = list(threads.map(attempt, servers))
         self._say_lost(before)
         self._loaded.version = version
-
-    def _load_one(self, server: PolicyCopy, version: int) -> None:
-        if not server.model:  # it has never answered
-            server.find_model(self._settings.model)
-        path = str((self._folder / str(version)).resolve())
-        # Nobody waits long for a server that was lost before.
-        server.load(path, 1 if server.lost is not None else ATTEMPTS)
-        server.version = version
-        answers = self._probe_server(server, 0.0)
-        server.check.compare(version, answers, server.where)
+        for server, answers in zip(servers, answers_of_all, strict=True):
+            if answers:
+                server.check.compare(version, self._probe_samples(server, answers), server.where)
 
     def take_over_weights(self, version: int | None = None) -> None:
         """Publish the present weights of the policy and have the servers load them.
@@ -338,21 +341,28 @@ class ServerSampler:
         self.publish(version)
         # The servers may have other weights of that number, from before a resumption.
         self._load(self._servers, version)
-        for server in self._live():
-            if not server.sampling_checked:
+        loaded = self._live()
+        for server in loaded:
+            if server.sampling_checked:
+                continue
+            try:
                 self._check_sampling(server)
+            except ServerLost as error:
+                server.lost = str(error)
+        self._say_lost(loaded)
 
     def _check_sampling(self, server: PolicyCopy) -> None:
         """Compare log-probabilities at a temperature with those of the policy, whose present weights the server has.
 
         Raises:
+            ServerLost: it does not answer.
             RunFailed: they are far off: they are not of the distribution that is sampled from.
         """
         import torch
 
         # At 1 the raw log-probabilities of vLLM are those of the distribution that it samples from; elsewhere not.
         temperature = 2.0
-        samples = self._probe_server(server, temperature)
+        samples = self._probe_samples(server, server.ask_all(self._probe_requests(temperature), PROBES))
         sequences = []
         for probe, sample in zip(probes(self._vlm.reads_pictures), samples, strict=True):
             sequences.append(TokenSequence.of_reply(self._vlm.encode(probe), sample.ids))
@@ -373,16 +383,16 @@ class ServerSampler:
         prompts = [self._vlm.encode(conversation) for conversation in probes(self._vlm.reads_pictures)]
         return self._vlm.generate(prompts, None, 1.0, min(PROBED, self._max_tokens))
 
-    def _probe_server(self, server: PolicyCopy, temperature: float) -> list[Sample]:
-        """The server's answers to the probes; at temperature 0 they are greedy."""
+    def _probe_requests(self, temperature: float) -> list[PolicyRequest]:
+        """Requests of the probes; at temperature 0 the answers are greedy."""
         max_tokens = min(PROBED, self._max_tokens)
-        conversations = probes(self._vlm.reads_pictures)
-        requests = [self._request(probe, 0, temperature, max_tokens) for probe in conversations]
-        answers = server.ask_all(requests, PROBES)
+        return [self._request(probe, 0, temperature, max_tokens) for probe in probes(self._vlm.reads_pictures)]
+
+    def _probe_samples(self, server: PolicyCopy, answers: Mapping[int, Any]) -> list[Sample]:
+        """A server's replies to the probes, checked."""
         samples = []
-        for number, probe in enumerate(conversations):
-            completion = self._completion(server, self._vlm.encode(probe), answers[number])
-            samples.append(completion.sample)
+        for number, probe in enumerate(probes(self._vlm.reads_pictures)):
+            samples.append(self._completion(server, self._vlm.encode(probe), answers[number]).sample)
         return samples
 
 
