@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from conftest import TINY, Finished, start_sightline, trained
-from sightline.errors import BadInput
+from sightline.errors import BadInput, RunFailed
 from sightline.runs import lease as leases
 from sightline.runs.files import read_document, write_document
 from sightline.runs.folder import check_free, check_plain
@@ -71,6 +71,15 @@ def test_who_comes_second_is_refused_in_one_line_that_names_the_owner(lease: Lea
     assert "\n" not in str(caught.value)
     with lease.writing():
         pass
+
+
+def test_a_folder_that_is_gone_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    lease = take_lease(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(RunFailed, match="is gone, which this process was writing"), lease.writing():
+        pass
+    lease.release()
 
 
 def test_a_released_folder_is_free(lease: Lease, tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_a_run_outlives_its_servers(
         overrides = dict(map(parse_override, [*SMALL[1:], *more]))
         sl.train("numberline", run_dir=tmp_path / "run", progress=False, resume=resume, **overrides)
 
-    server.faults, second.faults = Faults(lives=150), Faults(lives=100)
+    server.faults, second.faults = Faults(lives=32), Faults(lives=42)
     with pytest.raises(RunFailed, match=r"none of 2 servers .*; saved at step \d+, and --resume goes on from there"):
         train(f"policy.server.url=[{server.url}, {second.url}]")
     second.faults = Faults()

@@ -74,11 +74,15 @@ class Lease:
         Raises:
             LeaseLost: another process has taken over.
             Busy: another process holds the lock for too long.
+            RunFailed: the folder is gone.
         """
         with self._inside:
             if self._depth:  # a write within a write: the lock is held already
                 yield
                 return
+            if not self._folder.exists():
+                # A file server that is away for a moment may come back, so the heartbeat goes on trying.
+                raise RunFailed(f"the folder '{self._folder}' is gone, which this process was writing")
             with _locked(self._folder):
                 self.check()
                 self._depth += 1
