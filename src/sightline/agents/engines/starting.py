@@ -12,7 +12,7 @@ from sightline.errors import BadInput, RunFailed
 from sightline.models.device import own_gpu
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch.distributed.distributed_c10d import Store
 
 PATIENCE = timedelta(hours=6)
 """Timeout of collectives: one process may evaluate the model for hours while the others wait. If one dies, its
@@ -63,6 +63,7 @@ def _join(device: str) -> None:
     """Initialise torch.distributed; with GPUs both backends, gloo for objects on the CPU and nccl for tensors."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
 
     on_gpus = device == "cuda"
     if on_gpus:
@@ -78,7 +79,7 @@ def _join(device: str) -> None:
     backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
     try:
         # The variables of torchrun name a store that all processes reach.
-        store, rank, world = next(iter(dist.rendezvous("env://", timeout=FOR_ALL_TO_BEGIN)))
+        store, rank, world = next(iter(rendezvous("env://", timeout=FOR_ALL_TO_BEGIN)))
         meet(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
     except RunFailed:
