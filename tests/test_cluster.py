@@ -1,5 +1,5 @@
 """Work on a cluster, with stand-ins for its workers and tasks: embeddings equal bit for bit whoever is lost, and cells
-of a sweep. `tools/lanes/cluster.sh` tries the same with Ray."""
+of a sweep. `tools/lanes/ray.sh` tries the same with Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 import sightline as sl
 from conftest import TINY, Finished
-from sightline.cluster import cells, connecting, encoders
+from sightline.cluster import actors, cells, connecting, encoders
 from sightline.cluster.cells import CellStarter
 from sightline.cluster.encoders import RemoteEncoder
 from sightline.errors import BadInput
@@ -156,9 +156,20 @@ def test_what_is_no_cluster_is_said_in_one_line(sightline: Sightline, tmp_path: 
         ("Could not find any running Ray instance", "no Ray cluster runs on this machine"),
         ("Version mismatch: Ray 2.1 and 2.2", "another version of Ray or Python"),
         ("AuthenticationError: no token", "it wants a token"),
+        ("Failed to connect to Ray cluster at 192.0.2.2:6379", "if it wants a token, set RAY_AUTH_MODE=token"),
         ("strange", "it cannot be joined: strange"),
     ):
         assert line in connecting._reason("auto", RuntimeError(said))
+
+
+def test_there_is_a_copy_on_each_node_that_has_room() -> None:
+    head = {"Alive": True, "Resources": {"memory": 1.0}}  # as KubeRay starts it, with --num-cpus=0
+    worker = {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}}
+    lost = {"Alive": False, "Resources": {"CPU": 2.0, "GPU": 1.0}}
+    assert actors.nodes_with_room([head, worker, worker, lost], 1, 0.0) == 2
+    assert actors.nodes_with_room([head, worker], 2, 0.5) == 1
+    with pytest.raises(BadInput, match="no node of the cluster has 4 CPU and 0 GPU"):
+        actors.nodes_with_room([head, worker], 4, 0.0)
 
 
 # -- cells of a sweep --------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import platform
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,8 @@ class RayWorker:
             raise NoResult(f"the encoder on {self.where} is not there again after {seconds:g} s") from error
         except errors.RayTaskError as error:
             raise NoResult(f"the encoder on {self.where} failed: {_line(error)}") from error
+        except errors.ActorUnavailableError as error:  # whose text is of sockets
+            raise NoResult(f"the encoder on {self.where} cannot be reached") from error
         except errors.ActorDiedError as error:
             raise NoResult(f"the encoder on {self.where} is lost: {_line(error)}", is_final=True) from error
         except errors.RayError as error:
@@ -87,6 +90,29 @@ def _line(error: Exception) -> str:
     return lines[-1][:200] if lines else type(error).__name__
 
 
+def nodes_with_room(nodes: Sequence[Mapping[str, Any]], cpus: float, gpus: float) -> int:
+    """How many nodes have so many processors and GPUs, whether or not they are free; a head often lends none.
+
+    Args:
+        nodes: as `ray.nodes()` describes them.
+
+    Raises:
+        BadInput: none.
+    """
+    needs = {"CPU": cpus, "GPU": gpus}
+    fitting = [
+        node
+        for node in nodes
+        if node["Alive"] and all(node["Resources"].get(name, 0) >= amount for name, amount in needs.items())
+    ]
+    if not fitting:
+        raise BadInput(
+            f"no node of the cluster has {cpus:g} CPU and {gpus:g} GPU, which an encoder needs: say threads=1, or "
+            "--cluster-gpus"
+        )
+    return len(fitting)
+
+
 def start_workers(ray: Any, encoder: TowerPair, cluster: Cluster) -> list[RayWorker]:
     """Copies of an encoder on the nodes of a cluster, spread over them.
 
@@ -95,8 +121,8 @@ def start_workers(ray: Any, encoder: TowerPair, cluster: Cluster) -> list[RayWor
     """
     import torch
 
-    count = cluster.workers or sum(node["Alive"] for node in ray.nodes())
     threads = torch.get_num_threads()
+    count = cluster.workers or nodes_with_room(ray.nodes(), threads, cluster.gpus)
     name, device, *options = encoder.settings
     if cluster.gpus:
         device = "cuda"

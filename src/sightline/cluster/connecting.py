@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ def connected(address: str) -> Iterator[Any]:
     Raises:
         BadInput: Ray is missing, nobody answers, another version of Ray or Python runs there, or it wants a token.
     """
+    # Else Ray's own threads write to this terminal, a line a second while a token is refused.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     try:
         import ray
     except ImportError as error:
@@ -71,9 +74,9 @@ def _reason(address: str, error: Exception) -> str:
         )
     if "ersion mismatch" in text:
         return f"--cluster {address}: another version of Ray or Python runs there; install the same one here: {text}"
+    settings = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes"
     if "uthentication" in text or "token" in text.lower():
-        return (
-            f"--cluster {address}: it wants a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes: "
-            f"{text}"
-        )
+        return f"--cluster {address}: it wants a token; {settings}: {text}"
+    if "Failed to connect to Ray cluster" in text:  # what Ray says without a token
+        return f"--cluster {address}: what answers there lets nobody in; if it wants a token, {settings}"
     return f"--cluster {address}: it cannot be joined: {text}"
