@@ -4,6 +4,7 @@ of a sweep. `tools/lanes/ray.sh` tries the same with Ray."""
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -156,10 +157,19 @@ def test_what_is_no_cluster_is_said_in_one_line(sightline: Sightline, tmp_path: 
         ("Could not find any running Ray instance", "no Ray cluster runs on this machine"),
         ("Version mismatch: Ray 2.1 and 2.2", "another version of Ray or Python"),
         ("AuthenticationError: no token", "it wants a token"),
-        ("Failed to connect to Ray cluster at 192.0.2.2:6379", "if it wants a token, set RAY_AUTH_MODE=token"),
         ("strange", "it cannot be joined: strange"),
     ):
         assert line in connecting._reason("auto", RuntimeError(said))
+    refused = "gcs_client.cc:210: Unauthenticated: RPC error: InvalidAuthToken"
+    assert "it wants a token" in connecting._reason("auto", ConnectionError("Failed to connect"), refused)
+
+
+def test_what_c_code_says_while_connecting_is_kept_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    with connecting._apart_from_stderr(said):
+        os.write(2, b"refused\n")
+    os.write(2, b"afterwards\n")
+    assert said == ["refused\n"] and capfd.readouterr().err == "afterwards\n"
 
 
 def test_there_is_a_copy_on_each_node_that_has_room() -> None:

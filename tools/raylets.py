@@ -34,6 +34,8 @@ class Raylets:
     def __init__(self, head_cpus: int = 1) -> None:
         # Ray's own agents may take long to start on a busy machine.
         os.environ.setdefault("RAY_raylet_start_wait_time_s", "240")
+        # Its workers' niceness is 15 by default: beside other work they would hardly get on.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         from ray.cluster_utils import Cluster
@@ -126,7 +128,7 @@ def cells_of(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def until(state: Callable[[], Any], what: str, seconds: float = 300.0, pause: float = 0.1) -> Any:
-    """Wait for something, and give it; looks again after each pause, since Ray's workers yield to other processes.
+    """Wait for something, and give it; looks again after each pause.
 
     Raises:
         TimeoutError: it does not come about.

@@ -873,6 +873,35 @@ def http_learn(document: Document) -> str:
     return markdown(("the server serves", "success of each seed, %", "return, of 200", "seconds, whole command"), rows)
 
 
+# -- a Ray cluster -----------------------------------------------------------------------------------------------------
+
+
+def cluster_speed(document: Document) -> str:
+    """Frames a second of one reward in this process and from a second one."""
+    measured = result(document, "speed")
+    rows = []
+    for name, rate in measured["frames per second"].items():
+        ratio = measured["ratio"].get(name)
+        rows.append((name, str(rate), NONE if ratio is None else f"{ratio:.2f}"))
+    return markdown(("the encoder is", "frames a second", "of those in this process"), rows)
+
+
+def cluster_travel(document: Document) -> str:
+    """What it costs to send a frame, or its embedding."""
+    measured = result(document, "travel")
+    rows = [(name, str(way["bytes"]), str(way["sent"]), str(way["embedded"])) for name, way in measured["ways"].items()]
+    return markdown(("what is sent", "bytes a frame", "sent alone, frames a second", "with embedding"), rows)
+
+
+def cluster_recovery(document: Document) -> str:
+    """Seconds from a death until the work goes on."""
+    rows = [
+        (*name.split("; "), " ".join(rounded(one, 1) for one in seconds))
+        for name, seconds in result(document, "recovery")["seconds"].items()
+    ]
+    return markdown(("killed", "what goes on", "seconds, each time"), rows)
+
+
 # -- data sets ---------------------------------------------------------------------------------------------------------
 
 
@@ -910,6 +939,9 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "judge_lab": (("judge.json",), judge_lab),
     "judge_learn": (("judge.json",), judge_learn),
     "http_learn": (("http_reward.json",), http_learn),
+    "cluster_speed": (("cluster.json",), cluster_speed),
+    "cluster_travel": (("cluster.json",), cluster_travel),
+    "cluster_recovery": (("cluster.json",), cluster_recovery),
     "agents": (("agents.json", "cartpole_agent.json"), agents),
     "blackjack": (("agents.json", "blackjack.json"), blackjack),
     "points24": (("agents.json",), points24),

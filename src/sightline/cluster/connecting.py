@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,8 +29,6 @@ def connected(address: str) -> Iterator[Any]:
     Raises:
         BadInput: Ray is missing, nobody answers, another version of Ray or Python runs there, or it wants a token.
     """
-    # Else Ray's own threads write to this terminal, a line a second while a token is refused.
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     try:
         import ray
     except ImportError as error:
@@ -36,10 +36,12 @@ def connected(address: str) -> Iterator[Any]:
     _check_address(address)
     # Ray takes SIGTERM for itself, by which a run is asked to save.
     handler = signal.getsignal(signal.SIGTERM)
+    said: list[str] = []
     try:
-        ray.init(address=address, namespace="sightline", log_to_driver=False, logging_level=logging.ERROR)
+        with _apart_from_stderr(said):
+            ray.init(address=address, namespace="sightline", log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # a ConnectionError, a RuntimeError or one of Ray's own
-        raise BadInput(_reason(address, error)) from error
+        raise BadInput(_reason(address, error, " ".join(said))) from error
     finally:
         with contextlib.suppress(ValueError):  # only the main thread may, and only there Ray has
             signal.signal(signal.SIGTERM, handler)
@@ -47,6 +49,27 @@ def connected(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _apart_from_stderr(said: list[str]) -> Iterator[None]:
+    """Context in which what C code writes to stderr is kept: while it is refused, Ray says so once a second."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        try:
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            yield
+            return
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            file.seek(0)
+            said.append(file.read().decode(errors="replace"))
 
 
 def _check_address(address: str) -> None:
@@ -65,8 +88,12 @@ def _check_address(address: str) -> None:
         ) from error
 
 
-def _reason(address: str, error: Exception) -> str:
-    """Why a cluster cannot be joined, in one line."""
+def _reason(address: str, error: Exception, said: str = "") -> str:
+    """Why a cluster cannot be joined, in one line.
+
+    Args:
+        said: what Ray wrote to stderr meanwhile, since its error does not name a token.
+    """
     text = " ".join(str(error).split())[:300]
     if "Could not find any running Ray" in text:
         return (
@@ -74,9 +101,9 @@ def _reason(address: str, error: Exception) -> str:
         )
     if "ersion mismatch" in text:
         return f"--cluster {address}: another version of Ray or Python runs there; install the same one here: {text}"
-    settings = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes"
-    if "uthentication" in text or "token" in text.lower():
-        return f"--cluster {address}: it wants a token; {settings}: {text}"
-    if "Failed to connect to Ray cluster" in text:  # what Ray says without a token
-        return f"--cluster {address}: what answers there lets nobody in; if it wants a token, {settings}"
+    if any(word in f"{text} {said}" for word in ("uthentica", "AuthToken", "token")):
+        return (
+            f"--cluster {address}: it wants a token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, as on its nodes: "
+            f"{text}"
+        )
     return f"--cluster {address}: it cannot be joined: {text}"
