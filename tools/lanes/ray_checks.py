@@ -9,6 +9,7 @@ same runs on this machine alone, which nobody disturbs: with the same metrics, r
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -259,7 +260,7 @@ class Checks:
         orphan = self._cell_there("stopped")
         run = _run_of(orphan)
         with _owners(run) as owners:
-            orphan.suspend()
+            _stop_between_writes(orphan, run)
             self._cluster.lose_machine(spared=orphan)
             wrong = self._ended(command, 0) or self._unlike("stopped")
             before, said = _files(run), _said(run)
@@ -367,6 +368,24 @@ def _in_turn(owners: list[int], first: int) -> str:
     """What is wrong with the processes that have owned a run: the first comes first, and none comes back."""
     is_right = owners[:1] == [first] and len(set(owners)) == len(owners)
     return "" if is_right else f"processes {owners} have written, {first} first"
+
+
+def _stop_between_writes(process: psutil.Process, run: Path) -> None:
+    """Stop a process that writes a run. One that is stopped in a write keeps the folder's lock: nobody takes over."""
+
+    def stopped() -> bool:
+        process.suspend()
+        descriptor = os.open(run, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            process.resume()
+            return False
+        finally:
+            os.close(descriptor)  # and with it the lock
+        return True
+
+    until(stopped, "a moment between two writes")
 
 
 def _run_of(cell: psutil.Process) -> Path:
