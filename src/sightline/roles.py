@@ -309,9 +309,9 @@ def check_shared(engine: Engine, path: Path) -> None:
         BadInput: in all processes.
     """
     # The lease is in the folder wherever that is shared.
-    seen = engine.gather((platform.node(), lease_id(path)))
-    first_host, first_lease = seen[0]
-    for rank, (host, lease) in enumerate(seen):
+    folders = engine.gather((platform.node(), lease_id(path)))
+    first_host, first_lease = folders[0]
+    for rank, (host, lease) in enumerate(folders):
         if lease != first_lease:
             raise BadInput(
                 f"process {rank} on {host} does not see the run folder '{path}' of process 0 on {first_host}; all "

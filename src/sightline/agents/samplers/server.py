@@ -341,15 +341,15 @@ class ServerSampler:
         self.publish(version)
         # The servers may have other weights of that number, from before a resumption.
         self._load(self._servers, version)
-        loaded = self._live()
-        for server in loaded:
+        servers = self._live()
+        for server in servers:
             if server.sampling_checked:
                 continue
             try:
                 self._check_sampling(server)
             except ServerLost as error:
                 server.lost = str(error)
-        self._say_lost(loaded)
+        self._say_lost(servers)
 
     def _check_sampling(self, server: PolicyCopy) -> None:
         """Compare log-probabilities at a temperature with those of the policy, whose present weights the server has.
