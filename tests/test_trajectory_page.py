@@ -283,6 +283,7 @@ def numbers(rate: float, reach: float) -> dict[str, float]:
         (numbers(0.9, 0.05), numbers(0.82, 0.05), numbers(0.4, 0.05), "Not shown"),
         (numbers(0.6, 0.3), numbers(0.5, 0.3), numbers(0.6, 0.3), "Not shown"),
         (numbers(0.6, 0.1), numbers(0.6, 0.1), numbers(0.7, 0.1), "No"),
+        (numbers(0.0, 0.03), numbers(0.0, 0.03), numbers(0.0, 0.03), "Not shown"),
     ],
 )
 def test_it_looks_only_if_both_blind_intervals_lie_below(

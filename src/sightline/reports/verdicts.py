@@ -218,6 +218,8 @@ def looking_verdict(result: Mapping[str, Any], text_only: bool = False) -> Verdi
     because = f"{with_real} {show(result)}; {' and '.join(comparisons)}."
     if not overlapping:
         return Verdict(question, "Yes", because, True)
+    if measure == "success_rate" and result[measure] == 0:
+        return Verdict(question, "Not shown", f"{because} An agent that wins nothing cannot show it.", False)
     if all(result[measure] <= numbers[measure] for numbers in controls.values()):
         blind = "without reading" if reads else "blind: the words alone decide"
         return Verdict(question, "No", f"{because} It plays no worse {blind}.", False)
