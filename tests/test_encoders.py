@@ -395,7 +395,8 @@ def test_hugging_face_encoders_on_two_devices(
 ) -> None:
     one = load_encoder(f"hf:{hugging_face_folder(family)}", device="cpu", batch_size=2)
     two: Any = load_encoder(f"hf:{hugging_face_folder(family)}", device="cpu:0,cpu:1", batch_size=2)
-    np.testing.assert_array_equal(two.embed_frames(frames_of(5)), one.embed_frames(frames_of(5)), strict=True)
+    # Batches are cut in other places, and some processors round those of one frame otherwise.
+    np.testing.assert_allclose(two.embed_frames(frames_of(5)), one.embed_frames(frames_of(5)), atol=1e-6, strict=True)
     np.testing.assert_array_equal(two.embed_texts(SENTENCES), one.embed_texts(SENTENCES))
     assert isinstance(two._copies[0]._model.text_model, torch.nn.Identity), "one text tower is enough"
 

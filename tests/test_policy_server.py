@@ -57,13 +57,14 @@ def served() -> Iterator[PolicyServer]:
 
 
 @pytest.fixture
-def server(served: PolicyServer) -> PolicyServer:
-    """The server of the module as it was."""
+def server(served: PolicyServer) -> Iterator[PolicyServer]:
+    """The server of the module as it was, and without faults afterwards."""
     served.faults = Faults()
     served.loaded.clear()
     served.requests.clear()
     served.vlm = load_vlm("bundled", device="cpu")
-    return served
+    yield served
+    served.faults = Faults()
 
 
 @pytest.fixture(autouse=True)

@@ -229,9 +229,7 @@ class AgentTrainer:
         self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
 
     def _warn_if_chosen_by_return(self, numbers: Mapping[str, Any]) -> None:
-        # Where no reply could be read, nothing was played that success could be stated of.
-        was_played = numbers["episodes"] and numbers.get("unparsable") != 1
-        if was_played and numbers["success_rate"] is None and self.setup.judge is None:
+        if numbers["episodes"] and numbers["success_rate"] is None and self.setup.judge is None:
             self.session.warn(
                 f"'{self.setup.recipe.env}' does not state success, so the checkpoint with the highest return is "
                 f"chosen; {HOW_TO_STATE_SUCCESS}"

@@ -189,15 +189,17 @@ class LocalModel:
         vlm = self._load()
         first = requests[0]
         prompts = [_prompt(vlm, request) for request in requests]
+        # A limit beyond what the model reads is lowered: most replies are far shorter than either.
+        max_tokens = min(first.max_tokens, vlm.room_for_reply(prompts))
         # Fresh numbers each time: votes on one question are to differ.
         uniforms: np.ndarray | None = None
         if first.temperature:
-            uniforms = np.random.default_rng().random((len(prompts), first.max_tokens))
+            uniforms = np.random.default_rng().random((len(prompts), max_tokens))
         samples = vlm.generate(
             prompts,
             uniforms,
             first.temperature or 1.0,
-            first.max_tokens,
+            max_tokens,
             alternatives=first.alternatives,
             stop=stop.is_set,
             options=self._generation,

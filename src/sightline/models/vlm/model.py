@@ -238,6 +238,10 @@ class VLM:
         finally:
             self.scorer.train(was_training)
 
+    def room_for_reply(self, prompts: Sequence[Prompt]) -> int:
+        """Tokens that the model can read and write after the longest of the prompts, at least 1."""
+        return max(self._positions - max(len(prompt.ids) for prompt in prompts), 1)
+
     def check_prompts(self, prompts: Sequence[Prompt], max_tokens: int) -> None:
         """Refuse prompts that leave no room for a reply of so many tokens, as some models have no further positions, or
         that hold a token which the model does not know.
