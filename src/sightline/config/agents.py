@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from sightline.config.basics import Episodes, Fraction, Strict
+from sightline.config.basics import Address, Episodes, Fraction, Strict, addresses_of
 
-Address = Annotated[str, Field(min_length=1)]
 TrainablePart = Literal["vision", "projector", "language"]
 WeightType = Literal["auto", "float32", "bfloat16"]
 
@@ -62,12 +61,11 @@ class PolicyServer(Strict):
     @property
     def addresses(self) -> list[str]:
         """Address of each server."""
-        return [self.url] if isinstance(self.url, str) else list(self.url)
+        return addresses_of(self.url)
 
     @model_validator(mode="after")
     def _names_each_once(self) -> PolicyServer:
-        if len(set(self.addresses)) < len(self.addresses):
-            raise ValueError("url: an address is named twice; name each server once")
+        addresses_of(self.url)
         return self
 
 

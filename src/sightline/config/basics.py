@@ -23,6 +23,7 @@ MAX_EPISODES = 1_000_000
 Workers = Literal["inline", "processes"]
 Episodes = Annotated[int, Field(ge=1, le=MAX_EPISODES)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Address = Annotated[str, Field(min_length=1)]
 Aspect = Literal["crop", "pad", "squash"]
 """Preprocessing of frames that are not square, before an encoder reads them: `crop` leaves them to the model's own
 transform, which for CLIP cuts off both ends of the longer side (some models squash by themselves); `pad` adds black
@@ -124,3 +125,15 @@ def check_words(goal: Sequence[str], baseline: Sequence[str], alpha: float | Non
         raise ValueError(f"alpha={alpha} is outside [0, 1]")
     if alpha and goal and not baseline:
         raise ValueError(f"alpha={alpha} needs a baseline; add one or leave alpha out (in a recipe: alpha=null)")
+
+
+def addresses_of(url: str | Sequence[str]) -> list[str]:
+    """The addresses of one server or of several.
+
+    Raises:
+        ValueError: one is named twice.
+    """
+    addresses = [url] if isinstance(url, str) else list(url)
+    if len(set(addresses)) < len(addresses):
+        raise ValueError("url: an address is named twice; name each server once")
+    return addresses

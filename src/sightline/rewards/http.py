@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from sightline.config.basics import Address, addresses_of
 from sightline.config.blocks import Reach, checked_block
 from sightline.config.secrets import VARIABLE, refuse_secrets
 from sightline.errors import BadInput, RunFailed, warn
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from sightline.rewards.servers.client import ServerConnection
     from sightline.rewards.servers.protocols import RewardProtocol, ServerInfo
 
-Address = Annotated[str, Field(min_length=1)]
 
 MOST_FRAMES = 16
 """Frames of an episode so far that are sent to a server which names no number."""
@@ -82,14 +82,13 @@ class HTTPConfig(RewardConfig):
     def _fits_together(self) -> HTTPConfig:
         if self.every == "end" and self.output == "difference":
             raise ValueError("output=difference needs more than the last value of an episode; leave out every=end")
-        if len(set(self.addresses)) < len(self.addresses):
-            raise ValueError("url: an address is named twice; name each server once")
+        addresses_of(self.url)
         return self
 
     @property
     def addresses(self) -> list[str]:
         """Address of each server."""
-        return [self.url] if isinstance(self.url, str) else self.url
+        return addresses_of(self.url)
 
     def places(self) -> Iterator[str]:
         yield "url"
