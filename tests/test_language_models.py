@@ -182,8 +182,12 @@ def test_adapters_are_merged_while_sampling_and_weights_put_back_bit_for_bit(
         ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4}),
         ("GPTNeo", {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}),
         ("Lfm2", TEXT | {"num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}),
+        (
+            "Llama4Text",
+            TEXT | {"intermediate_size_mlp": 64, "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 2},
+        ),
     ],
-    ids=["transposed weights", "windows", "states"],
+    ids=["transposed weights", "windows", "states", "experts"],
 )
 def test_layers_of_other_kinds_are_scored_as_they_were_sampled(
     family: str, sizes: dict[str, Any], folder: Callable[[str], Path], tmp_path: Path
@@ -435,10 +439,10 @@ def test_models_of_other_kinds_are_refused(folder: Callable[[str], Path], tmp_pa
     refused(tmp_path / "silent", "the tokenizer of .*silent' has no chat template; take an instruction-tuned model")
     transformers.T5Config(d_model=8, d_ff=8, num_layers=1).save_pretrained(tmp_path / "t5")
     refused(tmp_path / "t5", r"t5' is an encoder-decoder, which reads a prompt apart .* such as Llama, Qwen3")
-    transformers.BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(tmp_path / "esm")
-    document = json.loads((tmp_path / "esm/config.json").read_text())
-    (tmp_path / "esm/config.json").write_text(json.dumps(document | {"model_type": "esm"}))
-    refused(tmp_path / "esm", "cannot be loaded as an image-text-to-text model or a language model")
+    transformers.BertConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "bert")
+    refused(tmp_path / "bert", r"bert' is an encoder \(bert\), which fills gaps .* such as Llama, Qwen3 or SmolLM2")
+    transformers.ViTConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "vit")
+    refused(tmp_path / "vit", "cannot be loaded as an image-text-to-text model or a language model")
 
 
 def test_a_template_that_leaves_words_out_is_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:

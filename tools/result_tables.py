@@ -893,6 +893,16 @@ def cluster_travel(document: Document) -> str:
     return markdown(("what is sent", "bytes a frame", "sent alone, frames a second", "with embedding"), rows)
 
 
+def cluster_cells(document: Document) -> str:
+    """Seconds of eight cells, one and two at a time."""
+    measured = result(document, "cells")
+    rows = []
+    for where, speedup in measured["speedup"].items():
+        seconds = [rounded(measured["seconds"][f"{count} at a time, {where}"]) for count in (1, 2)]
+        rows.append((where, *seconds, f"{speedup:.2f}"))
+    return markdown(("cells are", "one at a time, s", "two at a time, s", "times as fast"), rows)
+
+
 def cluster_recovery(document: Document) -> str:
     """Seconds from a death until the work goes on."""
     rows = [
@@ -941,6 +951,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "http_learn": (("http_reward.json",), http_learn),
     "cluster_speed": (("cluster.json",), cluster_speed),
     "cluster_travel": (("cluster.json",), cluster_travel),
+    "cluster_cells": (("cluster.json",), cluster_cells),
     "cluster_recovery": (("cluster.json",), cluster_recovery),
     "agents": (("agents.json", "cartpole_agent.json"), agents),
     "blackjack": (("agents.json", "blackjack.json"), blackjack),

@@ -195,4 +195,5 @@ def _in_words(remote: RemoteEncoder, cluster: Cluster) -> str:
         )
     places = sorted({worker.where for worker in remote.workers})
     equal = "not equal bit for bit to this machine's" if difference else "equal bit for bit to this machine's"
-    return f"frames are embedded by {len(remote.workers)} workers on {', '.join(places)}, {equal}"
+    workers = "1 worker" if len(remote.workers) == 1 else f"{len(remote.workers)} workers"
+    return f"frames are embedded by {workers} on {', '.join(places)}, {equal}"

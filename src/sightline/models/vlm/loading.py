@@ -154,7 +154,7 @@ def _is_language_model(source: str) -> bool:
     """Whether a model, or that which adapters are for, is a language model, by its configuration.
 
     Raises:
-        BadInput: it reads pictures or prompts by cross-attention.
+        BadInput: it reads pictures or prompts by cross-attention, or is an encoder.
     """
     import transformers
     from transformers.models.auto import modeling_auto
@@ -177,6 +177,11 @@ def _is_language_model(source: str) -> bool:
         raise BadInput(
             f"'{source}' is {family}, which reads a prompt apart from its reply; take a language model that goes on "
             "from its prompt, such as Llama, Qwen3 or SmolLM2"
+        )
+    if type(config) in mappings.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False):
+        raise BadInput(
+            f"'{source}' is an encoder ({config.model_type}), which fills gaps in a text and does not go on from it; "
+            "take a language model such as Llama, Qwen3 or SmolLM2"
         )
     # Families such as Gemma 3 and Qwen3.5 are in both: with their tower they stay models of pictures.
     return type(config) in mappings.MODEL_FOR_CAUSAL_LM_MAPPING and not reads_both

@@ -102,7 +102,9 @@ def _linear_layers(model: Any, lora: LoRA, frozen: Collection[TrainablePart]) ->
     for name, module in model.named_modules():
         # GPT-2's linear layers are the library's `Conv1D`, whose weight is transposed.
         is_linear = isinstance(module, (nn.Linear, Conv1D)) and not isinstance(module, uncalled)
-        is_adaptable = is_linear and module is not head
+        # Routers of experts (Llama 4, PhiMoE) are subclasses that return more than a product.
+        is_router = type(module).__name__.endswith("Router")
+        is_adaptable = is_linear and not is_router and module is not head
         if is_adaptable and part_of(name) not in frozen:
             names.append(name)
     if lora.targets != "all-linear":
