@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ from sightline.models.chat.local import LocalModel
 from sightline.models.chat.messages import ChatRequest, Rejected
 from sightline.models.vlm.loading import load_pretrained, reads_pictures
 from sightline.models.vlm.model import VLM, load_vlm
-from sightline.models.vlm.types import ChatTurn, TokenSequence
+from sightline.models.vlm.scoring import collate
+from sightline.models.vlm.shared_prompts import common_prefix
+from sightline.models.vlm.types import ChatTurn, Prompt, TokenSequence, TurnSpan
 from sightline.runs.metrics import read_metrics
 from tiny_families import IDS, TEXT, WORDS_ONLY, build_family
 
@@ -137,6 +140,7 @@ def test_what_was_sampled_is_scored_alike_with_shared_prompts_and_without(
     gradients = []
     for shares in (True, False):
         vlm.shares_prompts = shares
+        vlm.shares_prefixes = False
         assert len(vlm.collate(sequences).of) == (len(of) if shares else 0)
         scores = vlm.score(sequences, temperature=0.7)
         torch.testing.assert_close(scores.logprobs.detach(), expected, atol=1e-5, rtol=1e-5)
@@ -144,6 +148,60 @@ def test_what_was_sampled_is_scored_alike_with_shared_prompts_and_without(
         scores.logprobs.sum().backward()
         gradients.append(torch.cat([one.grad.flatten() for one in vlm.scorer.parameters() if one.grad is not None]))
     torch.testing.assert_close(*gradients, atol=1e-5 * float(gradients[1].abs().max()), rtol=1e-3)
+
+
+@pytest.mark.parametrize("lora", [None, LoRA(rank=4)], ids=["whole", "lora"])
+@pytest.mark.parametrize("family", WORDS_ONLY)
+def test_what_all_prompts_begin_with_is_read_once(
+    family: str, lora: LoRA | None, fresh: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies, their scores and gradients are those of reading it with each prompt."""
+    vlm = fresh(family, lora=lora)
+    prompts = [vlm.encode(turns, "Bring the current number to the target number. " * 5) for turns in SAID]
+    prefix = common_prefix(prompts)
+    assert prefix > 30 and len({len(prompt.ids) for prompt in prompts}) > 1
+    read: list[int] = []
+    vlm.model.get_input_embeddings().register_forward_pre_hook(lambda _, given: read.append(given[0].numel()))
+    found = []
+    for shares in (True, False):
+        vlm.shares_prefixes = shares
+        read.clear()
+        samples = vlm.generate(prompts, uniforms(3, 9), 0.7, 9)
+        several = vlm.generate(prompts, uniforms(4, 9), 0.7, 9, of=[2, 0, 2, 1])
+        sequences = [TokenSequence.of_reply(prompt, one.ids) for prompt, one in zip(prompts, samples, strict=True)]
+        # Earlier turns that are scored as well begin before the last prompt ends.
+        start = prefix + 3
+        earlier = replace(sequences[0], spans=(TurnSpan(start, start + 2), *sequences[0].spans))
+        assert len(vlm.collate([*sequences, earlier]).of) == (4 if shares else 0)
+        scores = vlm.score([*sequences, earlier], temperature=0.7)
+        expected = torch.from_numpy(np.concatenate([one.logprobs for one in samples]))
+        torch.testing.assert_close(scores.logprobs.detach()[: len(expected)], expected, atol=1e-5, rtol=1e-5)
+        vlm.scorer.zero_grad(set_to_none=True)
+        (scores.logprobs.sum() + scores.values.sum()).backward()
+        gradients = torch.cat([one.grad.flatten() for one in vlm.scorer.parameters() if one.grad is not None])
+        found.append((samples + several, scores, gradients, sum(read)))
+    (once, of_once, from_once, few), (each, of_each, from_each, many) = found
+    assert few < 0.6 * many
+    assert [one.ids.tolist() for one in once] == [one.ids.tolist() for one in each]
+    for name in ("logprobs", "values", "entropy"):
+        torch.testing.assert_close(getattr(of_once, name), getattr(of_each, name), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(from_once, from_each, atol=1e-5 * float(from_each.abs().max()), rtol=1e-3)
+
+
+def test_no_prefix_is_shared_where_it_does_not_pay_or_more_is_shown(fresh: Callable[..., VLM]) -> None:
+    vlm = fresh("llama")
+    prompts = [vlm.encode(turns) for turns in SAID]
+    assert vlm._prefix_to_share(prompts[:1]) == 0
+    alike = Prompt(np.arange(9)), Prompt(np.arange(9)), Prompt(np.arange(12))
+    assert common_prefix(alike) == 7, "the last token is read before each reply, and one more with the prompt"
+    assert common_prefix([Prompt(np.array([1, 2, 3, 4, 5])), Prompt(np.array([1, 2, 4, 4, 5]))]) == 2
+    assert common_prefix([Prompt(np.array([1]))] * 2) == 0
+    pictured = Prompt(np.arange(9), per_picture={"pixel_values": torch.zeros(1)})
+    assert common_prefix([alike[0], pictured]) == 0
+    # Two equal prompts of three: they are shared as wholes where that reads fewer tokens.
+    ids = [np.array([1, *range(2, 40)]), np.array([1, *range(40, 2, -1)])]
+    sequences = [TokenSequence.of_reply(Prompt(ids[which]), np.array([7, 8])) for which in (0, 0, 0, 1, 1)]
+    assert collate(sequences, 0, shares_prompts=True, shares_prefixes=True).of.tolist() == [0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

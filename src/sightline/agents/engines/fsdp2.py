@@ -51,7 +51,7 @@ class FSDP2(ProcessGroup):
         self._module = vlm.scorer
         self._twin = _without_weights(vlm.scorer)
         # Gradients of a shared prompt reach its layers by keys and values, where FSDP does not gather their weights.
-        vlm.shares_prompts = False
+        vlm.shares_prompts = vlm.shares_prefixes = False
         weights = vlm.scorer.state_dict() if self.rank == 0 else {}
         mesh = init_device_mesh(vlm.device.type, (self.world,))
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)

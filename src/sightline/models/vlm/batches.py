@@ -9,6 +9,12 @@ Two rows of a batch (p: token of the prompt, r: token of the reply, .: padding):
     every prompt ends in the last column,     every position counts from column 0, so spans index
     where `generate` reads the next token     the batch as they index the sequence's own ids
 
+Where prompts begin alike and are read in two parts, that beginning (a) stays at the left, before the padding:
+
+    prefix=2, side="left"
+        a a . p p
+        a a p p p
+
 The attention mask hides the padding only. Which tokens count in the loss is said by the spans of a sequence; see
 `scoring.py`.
 """
@@ -33,6 +39,7 @@ def stack(
     pad: int,
     side: Literal["left", "right"],
     nested: Collection[str],
+    prefix: int = 0,
 ) -> dict[str, torch.Tensor]:
     """Pad rows of token ids to one length and collect all model inputs.
 
@@ -42,6 +49,7 @@ def stack(
         pad: padding id.
         side: padding side: left for generation, right for scoring.
         nested: names of picture tensors that the model expects with an extra leading axis of size 1.
+        prefix: so many tokens of each row stay to the left of its padding.
 
     Returns:
         `input_ids` and `attention_mask` int64[N, L], further per-token tensors [N, L], and picture tensors [P, …],
@@ -54,7 +62,8 @@ def stack(
     def padded(values: torch.Tensor, fill: int) -> torch.Tensor:
         padding = longest - len(values)
         before_and_after = (padding, 0) if side == "left" else (0, padding)
-        return torch.nn.functional.pad(values, before_and_after, value=fill)
+        rest = torch.nn.functional.pad(values[prefix:], before_and_after, value=fill)
+        return torch.cat([values[:prefix], rest])
 
     ids = [torch.from_numpy(np.asarray(row, np.int64)) for row in rows]
     inputs = {

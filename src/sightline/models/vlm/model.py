@@ -17,7 +17,7 @@ from sightline.models.vlm import parts
 from sightline.models.vlm.batches import stack
 from sightline.models.vlm.loading import load_pretrained, read_weights, weights_known, without_future_warnings
 from sightline.models.vlm.prompts import PromptEncoder
-from sightline.models.vlm.shared_prompts import can_share
+from sightline.models.vlm.shared_prompts import WORTH_SHARING, can_share, common_prefix
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats
 from sightline.requirements import keep_llvms_apart
@@ -124,6 +124,8 @@ class VLM:
         freeze: parts that do not learn.
         four_bit: whether the weights are quantised.
         shares_prompts: whether a prompt of several replies is read once when they are scored.
+        shares_prefixes: whether what all prompts of a batch begin with is read once: by language models. Others count
+            positions of pictures in ways of their own.
         merges_adapters: whether adapters are merged while replies are sampled: on a CPU. On a GPU a second copy of the
             weights may not fit.
         replies_at_once: number of replies that memory suffices for; None as long as it has not run out.
@@ -153,6 +155,7 @@ class VLM:
         self._weights = weights
         self._positions = int(getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or LONGEST)
         self._encoder = PromptEncoder(processor, tokens.stops)
+        self.shares_prefixes = shares_prompts and not self._encoder.reads_pictures
         self._reference: dict[str, torch.Tensor] | None = None
 
     @property
@@ -215,7 +218,8 @@ class VLM:
             return []
         self.check_prompts(prompts, max_tokens)
         rows = [prompt.ids for prompt in prompts]
-        inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested)
+        prefix = self._prefix_to_share(prompts)
+        inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested, prefix)
         for name, tensor in inputs.items():
             dtype = self._weights if tensor.is_floating_point() else None
             inputs[name] = tensor.to(self.device, dtype=dtype)
@@ -233,10 +237,20 @@ class VLM:
                     uniforms,
                     temperature,
                     max_tokens,
+                    prefix=prefix,
                     **further,
                 )
         finally:
             self.scorer.train(was_training)
+
+    def _prefix_to_share(self, prompts: Sequence[Prompt]) -> int:
+        """Tokens with which all prompts begin; 0 if reading them once saves less than the further pass costs."""
+        if not self.shares_prefixes:
+            return 0
+        prefix = common_prefix(prompts)
+        tokens = sum(len(prompt.ids) for prompt in prompts)
+        is_worth_it = tokens - prefix * (len(prompts) - 1) <= WORTH_SHARING * tokens
+        return prefix if is_worth_it else 0
 
     def room_for_reply(self, prompts: Sequence[Prompt]) -> int:
         """Tokens that the model can read and write after the longest of the prompts, at least 1."""
@@ -279,7 +293,7 @@ class VLM:
         """Pad and batch sequences for the scorer, on its device."""
         from sightline.models.vlm.scoring import collate
 
-        batch = collate(sequences, self.tokens.pad, self._encoder.nested, self.shares_prompts)
+        batch = collate(sequences, self.tokens.pad, self._encoder.nested, self.shares_prompts, self.shares_prefixes)
         return batch.to(self.device, self._weights)
 
     def score(self, sequences: Sequence[TokenSequence], temperature: float = 1.0) -> TokenStats:

@@ -59,6 +59,7 @@ def sample(
     options: Mapping[str, Any] | None = None,
     truncation: Truncation = EVERY_TOKEN,
     of: Sequence[int] | None = None,
+    prefix: int = 0,
 ) -> list[Sample]:
     """Sample a reply to each of N prompts, or several to each.
 
@@ -76,6 +77,7 @@ def sample(
         truncation: tokens that may be sampled at all; the samples say which these were.
         of: for each reply the prompt that it is to, as an index into `inputs`; None for one reply to each. A prompt is
             read once, whatever the number of its replies, which `uniforms` has the rows of.
+        prefix: so many columns at the left are alike in all prompts, and are read once.
 
     Raises:
         RunFailed: the model's probabilities are not finite.
@@ -96,6 +98,8 @@ def sample(
     in_passes = not options  # they may count from the first token, and each pass would begin anew
     with _without_own_settings(model), without_future_warnings(), torch.no_grad():
         inputs = dict(inputs) | preallocated_cache(model)
+        if prefix:
+            inputs = _after_prefix(model, inputs, prefix, settings)
         if of is not None:
             inputs = _fanned_out(model, inputs, of, settings)
         _write(model, inputs, settings, writer, in_passes, stop)
@@ -105,6 +109,13 @@ def sample(
             "the model's probabilities are not finite; resume from an earlier checkpoint, or try policy.dtype=float32"
         )
     return samples
+
+
+def _after_prefix(model: Any, inputs: Mapping[str, torch.Tensor], prefix: int, settings: Any) -> dict[str, Any]:
+    """Read the columns that all prompts have alike, once, and give every prompt a copy of their keys and values."""
+    first_row = {name: tensor[:1, :prefix] for name, tensor in _per_token(inputs).items()}
+    rows = torch.zeros(len(inputs["input_ids"]), dtype=torch.int64, device=inputs["input_ids"].device)
+    return dict(inputs) | _read(model, dict(inputs) | first_row, rows, settings)
 
 
 def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int], settings: Any) -> dict[str, Any]:
@@ -118,13 +129,19 @@ def _fanned_out(model: Any, inputs: Mapping[str, torch.Tensor], of: Sequence[int
     """
     per_token = _per_token(inputs)
     but_last_token = {name: tensor[:, :-1] for name, tensor in per_token.items()}
+    rows = torch.as_tensor(of, device=inputs["input_ids"].device)
+    cache = _read(model, dict(inputs) | but_last_token, rows, settings)
+    return {name: tensor[rows] for name, tensor in per_token.items()} | cache
+
+
+def _read(model: Any, inputs: Mapping[str, Any], rows: torch.Tensor, settings: Any) -> dict[str, Any]:
+    """Read inputs, and return their cache for some of their rows, or several copies of them, as an input."""
     # `generate` and not `forward`, for each family's own preparation of inputs; the token that it adds is not used.
     one_token = copy.deepcopy(settings)
     one_token.max_new_tokens = 1
     one_token.return_dict_in_generate = True
-    output = model.generate(**(dict(inputs) | but_last_token), generation_config=one_token)
-    rows = torch.as_tensor(of, device=inputs["input_ids"].device)
-    return {name: tensor[rows] for name, tensor in per_token.items()} | _cache_of_rows(model, output, rows)
+    output = model.generate(**inputs, generation_config=one_token)
+    return _cache_of_rows(model, output, rows)
 
 
 def _write(

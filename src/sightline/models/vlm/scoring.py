@@ -27,6 +27,9 @@ token of its prompt before it, which predicts its first one:
                                                               q q q q              q r r r           1 1 1 1 1 1 1 1
 
 Gradients flow back through the keys and values to the prompt: they are those of reading it once for each reply.
+
+Where prompts differ, those of a language model still begin alike, with the rules of the game: that beginning is read
+once in the place of whole prompts, and the rest of each prompt with its replies.
 """
 
 from __future__ import annotations
@@ -42,7 +45,13 @@ from torch import nn
 from torch.utils import _pytree
 
 from sightline.models.vlm.batches import stack
-from sightline.models.vlm.shared_prompts import WORTH_SHARING, cache_for_rows, positions_after, recorded_positions
+from sightline.models.vlm.shared_prompts import (
+    WORTH_SHARING,
+    cache_for_rows,
+    common_prefix,
+    positions_after,
+    recorded_positions,
+)
 from sightline.models.vlm.types import Prompt, TokenSequence, TokenStats
 
 ENTROPY_ROWS = 1024
@@ -61,10 +70,11 @@ class Batch:
     """A batch of sequences with T scored tokens and M turns, C of them with a choice among at most K actions.
 
     Attributes:
-        inputs: model inputs, padded on the right: of whole sequences, or of shared prompts without their last tokens.
-        replies: model inputs [N, R] of the replies to shared prompts, padded on the right; empty if none are shared.
-        of: int64[N], the prompt of each reply; empty if none are shared.
-        rows, columns: int64[T], position of the logits of each scored token, in the sequences or else the replies.
+        inputs: model inputs, padded on the right: of whole sequences, or of the beginnings that several share, which
+            are prompts without their last tokens, or what all prompts begin with.
+        rest: model inputs [N, R] of what follows these beginnings, padded on the right; empty if none are shared.
+        of: int64[N], the beginning of each sequence; empty if none are shared.
+        rows, columns: int64[T], position of the logits of each scored token, in the sequences or else in `rest`.
         targets: int64[T], ids of the scored tokens.
         value_rows, value_columns: int64[M], position of the last token before each reply.
         choice_tokens: int64[C], indices into the T tokens: the token that decides between the legal actions.
@@ -75,7 +85,7 @@ class Batch:
     """
 
     inputs: dict[str, torch.Tensor]
-    replies: dict[str, torch.Tensor]
+    rest: dict[str, torch.Tensor]
     of: torch.Tensor
     rows: torch.Tensor
     columns: torch.Tensor
@@ -100,7 +110,11 @@ class Batch:
 
 
 def collate(
-    sequences: Sequence[TokenSequence], pad: int, nested: frozenset[str] = frozenset(), shares_prompts: bool = False
+    sequences: Sequence[TokenSequence],
+    pad: int,
+    nested: frozenset[str] = frozenset(),
+    shares_prompts: bool = False,
+    shares_prefixes: bool = False,
 ) -> Batch:
     """Pad and batch sequences, on the CPU.
 
@@ -110,13 +124,14 @@ def collate(
         nested: see `batches.stack`.
         shares_prompts: read equal prompts once, if there are enough of them and each sequence is a prompt and the reply
             to it.
+        shares_prefixes: read what all prompts begin with once, where that saves more.
     """
-    # Equal prompts have equal digests. They are read once if that saves more than the further pass over them costs.
-    prompts: dict[bytes, Prompt] = {}
+    beginnings: list[Prompt] = []
+    of: list[int] = []
     if shares_prompts:
-        prompts = {sequence.prompt.digest: sequence.prompt for sequence in sequences}
-    is_worth_sharing = 0 < len(prompts) <= WORTH_SHARING * len(sequences)
-    shared = is_worth_sharing and all(map(_is_one_turn, sequences))
+        beginnings, of = _equal_prompts(sequences)
+    if shares_prefixes:
+        beginnings, of = _with_common_prefix(sequences, beginnings, of)
 
     # List the scored tokens, and the places in the batch whose outputs are read for them.
     rows: list[int] = []
@@ -130,8 +145,8 @@ def collate(
     support: list[torch.Tensor] = []
     whole = [np.concatenate([sequence.prompt.ids, sequence.reply]).astype(np.int64) for sequence in sequences]
     for row, (sequence, ids) in enumerate(zip(sequences, whole, strict=True)):
-        # A shared prompt is read apart from the reply, all but its last token: columns count from that token then.
-        offset = len(sequence.prompt.ids) - 1 if shared else 0
+        # Columns count from the first token that is not read with a shared beginning.
+        offset = len(beginnings[of[row]].ids) if of else 0
         for span in sequence.spans:
             # Actions may share their first token; a choice among one has entropy 0 and is left out.
             if span.choice is not None and len(set(span.choices)) > 1:
@@ -155,13 +170,10 @@ def collate(
     if support:
         padded_support = nn.utils.rnn.pad_sequence(support, batch_first=True, padding_value=-1)
 
-    # Lay the tokens out: whole sequences, or prompts and replies apart.
-    of: list[int] = []
-    replies: dict[str, torch.Tensor] = {}
-    if shared:
-        index_of = {digest: index for index, digest in enumerate(prompts)}
-        of = [index_of[sequence.prompt.digest] for sequence in sequences]
-        inputs, replies = _stack_apart(sequences, list(prompts.values()), of, pad, nested)
+    # Lay the tokens out: whole sequences, or beginnings and what follows them apart.
+    rest: dict[str, torch.Tensor] = {}
+    if of:
+        inputs, rest = _stack_apart(sequences, beginnings, of, pad, nested)
     else:
         inputs = stack(whole, [sequence.prompt for sequence in sequences], pad, "right", nested)
 
@@ -170,7 +182,7 @@ def collate(
 
     return Batch(
         inputs,
-        replies,
+        rest,
         indices(of),
         rows=indices(rows),
         columns=indices(columns),
@@ -184,29 +196,68 @@ def collate(
     )
 
 
+def _equal_prompts(sequences: Sequence[TokenSequence]) -> tuple[list[Prompt], list[int]]:
+    """The different prompts but for their last tokens, and which of them each sequence has.
+
+    Nothing, if reading them once saves less than the further pass over them costs, or earlier turns are scored as well.
+    """
+    prompts = {sequence.prompt.digest: sequence.prompt for sequence in sequences}
+    if len(prompts) > WORTH_SHARING * len(sequences) or not all(map(_is_one_turn, sequences)):
+        return [], []
+    index_of = {digest: index for index, digest in enumerate(prompts)}
+    # The last token is read again before each reply, whose first one it predicts.
+    beginnings = [_part(prompt, slice(-1), prompt.per_picture) for prompt in prompts.values()]
+    return beginnings, [index_of[sequence.prompt.digest] for sequence in sequences]
+
+
+def _with_common_prefix(
+    sequences: Sequence[TokenSequence], beginnings: list[Prompt], of: list[int]
+) -> tuple[list[Prompt], list[int]]:
+    """What all prompts begin with as the only beginning, if fewer tokens are read then; else those that are given."""
+    if not sequences:
+        return beginnings, of
+    # Nothing that is scored, or predicts it, is read with the beginning.
+    room = min(sequence.spans[0].start - 1 for sequence in sequences)
+    prefix = min(room, common_prefix([sequence.prompt for sequence in sequences]))
+    tokens = sum(sequence.length for sequence in sequences)
+    read = tokens
+    if of:
+        lengths = [len(beginning.ids) for beginning in beginnings]
+        read += sum(lengths) - sum(lengths[index] for index in of)
+    if tokens - prefix * (len(sequences) - 1) > WORTH_SHARING * read:
+        return beginnings, of
+    return [_part(sequences[0].prompt, slice(prefix), {})], [0] * len(sequences)
+
+
 def _is_one_turn(sequence: TokenSequence) -> bool:
     """Tell whether a sequence is a prompt and the reply to it."""
     return len(sequence.spans) == 1 and sequence.spans[0].start == len(sequence.prompt.ids) > 1
 
 
+def _part(prompt: Prompt, which: slice, pictures: Mapping[str, torch.Tensor]) -> Prompt:
+    """Some tokens of a prompt."""
+    per_token = {name: tensor[which] for name, tensor in prompt.per_token.items()}
+    return Prompt(prompt.ids[which], per_token, pictures)
+
+
 def _stack_apart(
-    sequences: Sequence[TokenSequence], prompts: Sequence[Prompt], of: Sequence[int], pad: int, nested: frozenset[str]
+    sequences: Sequence[TokenSequence],
+    beginnings: Sequence[Prompt],
+    of: Sequence[int],
+    pad: int,
+    nested: frozenset[str],
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Model inputs of P prompts without their last tokens, and of the N replies, each begun by that token."""
-
-    def part(prompt: Prompt, which: slice, pictures: Mapping[str, torch.Tensor]) -> Prompt:
-        per_token = {name: tensor[which] for name, tensor in prompt.per_token.items()}
-        return Prompt(prompt.ids[which], per_token, pictures)
-
-    beginnings = [part(prompt, slice(-1), prompt.per_picture) for prompt in prompts]
-    last_tokens = [part(prompt, slice(-1, None), {}) for prompt in prompts]
-    before_replies = [last_tokens[index] for index in of]
-    reply_rows = []
-    for sequence, before in zip(sequences, before_replies, strict=True):
+    """Model inputs of the shared beginnings, and of what follows them in each sequence: the rest of its prompt, and the
+    reply."""
+    rests = []
+    rows = []
+    for sequence, index in zip(sequences, of, strict=True):
+        rest = _part(sequence.prompt, slice(len(beginnings[index].ids), None), {})
+        rests.append(rest)
         # A reply's last token predicts nothing that is scored.
-        reply_rows.append(np.concatenate([before.ids, sequence.reply[:-1]]))
-    inputs = stack([prompt.ids for prompt in beginnings], beginnings, pad, "right", nested)
-    return inputs, stack(reply_rows, before_replies, pad, "right", nested)
+        rows.append(np.concatenate([rest.ids, sequence.reply[:-1]]))
+    inputs = stack([beginning.ids for beginning in beginnings], beginnings, pad, "right", nested)
+    return inputs, stack(rows, rests, pad, "right", nested)
 
 
 class PolicyWithValueHead(nn.Module):
@@ -288,30 +339,30 @@ class PolicyWithValueHead(nn.Module):
             return (hidden[batch.rows, batch.columns][None], *rest)
 
         inputs: dict[str, Any] = batch.inputs
-        if batch.replies:
-            inputs = self._after_shared_prompts(batch)
+        if batch.rest:
+            inputs = self._after_beginnings(batch)
         with _pre_hook(self.model.get_output_embeddings(), pick):
-            logits = self.model(**inputs, use_cache=bool(batch.replies)).logits[0]
+            logits = self.model(**inputs, use_cache=bool(batch.rest)).logits[0]
         return logits, states[0]
 
-    def _after_shared_prompts(self, batch: Batch) -> dict[str, Any]:
-        """Read the shared prompts, and return the model inputs of the replies to them."""
+    def _after_beginnings(self, batch: Batch) -> dict[str, Any]:
+        """Read the shared beginnings, and return the model inputs of what follows them."""
 
         def nothing(_: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-            return (arguments[0][:, :0], *arguments[1:])  # no logits: nothing in a prompt is scored
+            return (arguments[0][:, :0], *arguments[1:])  # no logits: nothing in a beginning is scored
 
         hook = _pre_hook(self.model.get_output_embeddings(), nothing)
         with hook, recorded_positions(self.model) as recorded:
             output = self.model(**batch.inputs, use_cache=True)
-        # A reply attends to its prompt, but not to what pads it: 1 1 1 0 and 1 1 1 1 in the picture above.
-        prompt_mask = batch.inputs["attention_mask"]
-        reply_mask = batch.replies["attention_mask"]
-        mask = torch.cat([prompt_mask[batch.of], reply_mask], 1)
-        # Every position counts from the prompt's end, whatever it was padded with.
-        first = positions_after(recorded, prompt_mask)[batch.of]
-        positions = first + torch.arange(reply_mask.shape[1], device=reply_mask.device)
+        # What follows attends to its beginning, but not to what pads it: 1 1 1 0 and 1 1 1 1 in the picture above.
+        begun_mask = batch.inputs["attention_mask"]
+        rest_mask = batch.rest["attention_mask"]
+        mask = torch.cat([begun_mask[batch.of], rest_mask], 1)
+        # Every position counts from the beginning's end, whatever it was padded with.
+        first = positions_after(recorded, begun_mask)[batch.of]
+        positions = first + torch.arange(rest_mask.shape[1], device=rest_mask.device)
         further = {"attention_mask": mask, "position_ids": positions}
-        return batch.replies | further | cache_for_rows(self.model, output, batch.of)
+        return batch.rest | further | cache_for_rows(self.model, output, batch.of)
 
 
 class ValueHead(nn.Module):

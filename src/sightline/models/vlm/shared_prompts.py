@@ -1,22 +1,41 @@
-"""Prompts that are read once for several replies: their keys and values, handed to each.
+"""Beginnings that are read once for several rows: their keys and values, handed to each.
 
-`scoring.py` has a picture of the rows.
+Equal prompts are read once for all replies to them. A language model is told the rules of a game in each prompt: what
+all prompts of a batch begin with is read once. `scoring.py` has a picture of the rows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sightline.models.vlm.parts import without_adapters
+from sightline.models.vlm.types import Prompt
 
 if TYPE_CHECKING:
     import torch
 
 WORTH_SHARING = 0.75
-"""Largest share of different prompts in a batch for which equal ones are read once, which takes one more pass."""
+"""Largest share of a batch's prompts, or tokens, that is left to read where equal ones are read once: it takes one more
+pass."""
+
+
+def common_prefix(prompts: Sequence[Prompt]) -> int:
+    """Number of tokens with which all prompts begin alike; 0 where a model is given more than tokens, such as pictures.
+
+    At least two tokens of each prompt stay apart: the last one is read before each reply, one more with the prompt.
+    """
+    if any(prompt.per_token or prompt.per_picture for prompt in prompts):
+        return 0
+    shortest = min(len(prompt.ids) for prompt in prompts)
+    ids = np.stack([prompt.ids[:shortest] for prompt in prompts])
+    differs = (ids != ids[0]).any(0)
+    alike = int(differs.argmax()) if differs.any() else shortest
+    return max(0, min(alike, shortest - 2))
 
 
 def cache_for_rows(model: Any, output: Any, of: torch.Tensor) -> dict[str, Any]:
