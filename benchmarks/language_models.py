@@ -2,6 +2,7 @@
 
     python benchmarks/language_models.py learn --model ./smollm2 --seeds 0 1 2
     python benchmarks/language_models.py turns --model ./smollm2      # a quarter of an hour on one core
+    python benchmarks/language_models.py prefixes --model ./smollm2   # five minutes
 
 - `learn`: whole `sightline train numberline-smollm2` commands, about an hour of one core each, which are resumed where
   they were cut off: games won without a mistake on the test panel, before and after RL, by the words of the game, of
@@ -12,6 +13,8 @@
   weights and LoRA, whose adapters are merged while replies are sampled, or not. Fresh adapters add nothing, so merging
   would round nothing: these have weights as after some updates. `mismatch` is the mean of |p of the learner / p of the
   sampler - 1| over tokens, `ratio` the mean of a reply's.
+- `prefixes`: the same in float32, with LoRA on queries and values, where what all prompts of a batch begin with is read
+  once, and where it is read with each.
 
 Results go to benchmarks/results/language_models.json and to stdout.
 """
@@ -135,13 +138,16 @@ SPREAD = 1e-3
 """Standard deviation of the weights of adapters, those that begin at zero."""
 
 
-def measured(overrides: tuple[str, ...], is_merged: bool, episodes: int) -> dict[str, Any]:
+def measured(
+    overrides: tuple[str, ...], is_merged: bool, episodes: int, shares_prefixes: bool = True
+) -> dict[str, Any]:
     """Sample one turn of each episode and learn from it; processor seconds of a turn, and the mismatch."""
     import torch
 
     setup = build(resolve(for_agent(loaded(*TOLD, "episode_steps=1", *overrides))))
     vlm = setup.vlm
     vlm.merges_adapters = is_merged
+    vlm.shares_prefixes = vlm.shares_prefixes and shares_prefixes
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in vlm.model.named_parameters():
@@ -182,12 +188,24 @@ def turns(model: str, episodes: int) -> None:
         keep(FILE, "turns", {"model": Path(model).name, "episodes": episodes, "rows": rows})
 
 
+def prefixes(model: str, episodes: int) -> None:
+    """Part `prefixes`."""
+    overrides, is_merged = SETTINGS["float32, LoRA on q and v, merged"]
+    rows: dict[str, Any] = {}
+    for game in ("numberline", "frozenlake"):
+        for name, shares in (("read once", True), ("read with each", False)):
+            told = (f"policy.model={model}", *overrides, *GAMES[game])
+            rows[f"{game}, {name}"] = measured(told, is_merged, episodes, shares)
+            print(game, name, rows[f"{game}, {name}"], flush=True)
+            keep(FILE, "prefixes", {"model": Path(model).name, "episodes": episodes, "rows": rows})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["learn", "turns"])
+    parser.add_argument("part", choices=["learn", "turns", "prefixes"])
     parser.add_argument("--model", default="bundled", help="a folder, such as tools/smollm2.py makes")
     parser.add_argument(
-        "--episodes", type=int, default=sized(16, 2), help="of `turns`: so many are sampled and learned"
+        "--episodes", type=int, default=sized(16, 2), help="so many are sampled and learned, but for `learn`"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of `learn`")
     parser.add_argument("--game", choices=list(GAMES), default="numberline", help="of `learn`")
@@ -196,6 +214,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.part == "turns":
         turns(given.model, given.episodes)
+    elif given.part == "prefixes":
+        prefixes(given.model, given.episodes)
     else:
         learn(given.model, given.game, given.rewards, given.seeds, given.runs)
 

@@ -200,6 +200,9 @@ def test_the_runs_that_are_compared_are_worth_it(runs: Path) -> None:
         assert len({kept[f"{step}/{file}"] for step in steps}) == len(steps)
     assert any("resuming" not in (runs / f"log-{kind}-1").read_text() for kind in KINDS), "killed before any checkpoint"
     assert (runs / "grpo-whole" / "checkpoints" / "warm-000000000000").is_dir()
+    # Killed between the warm start and the evaluation of the model before RL: only the latter is made anew.
+    log = (runs / "log-grpo-3").read_text()
+    assert "resuming from step 0" in log and "before RL" in log and "warm start: " not in log
     assert "adapter_model.safetensors" in str(list(weights_in(runs / "lora-whole")))
 
 
@@ -364,7 +367,8 @@ def test_stops_are_obeyed_where_work_is_long(
     assert stopped_in(VLM, "score") == f"sightline: stopped by SIGTERM; nothing was collected yet; {AGAIN}"
     assert not (run / "untrained.json").exists()
     last = stopped_in(PolicySampler, "generate", "--resume")
-    assert last == f"sightline: stopped by SIGTERM; nothing was collected yet; {AGAIN}"
+    assert last == f"sightline: stopped by SIGTERM; saved at step 0; {AGAIN}"
+    assert not (run / "untrained.json").exists()
     turns = numbers(runs / "grpo-whole")[-1]["step"]
     last = stopped_in(training, "evaluate_policy", "--resume")
     assert last == f"sightline: stopped by SIGTERM; saved at step {turns}; {AGAIN}"

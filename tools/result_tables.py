@@ -873,6 +873,25 @@ def http_learn(document: Document) -> str:
     return markdown(("the server serves", "success of each seed, %", "return, of 200", "seconds, whole command"), rows)
 
 
+def trl_in_words(document: Document) -> str:
+    """Processor seconds of a GRPO update of a language model, by what is learned and the limit of a reply."""
+    rows = []
+    for name, row in result(document, "words")["rows"].items():
+        learned, tokens = name.rsplit(", ", 1)
+        seconds = [significant(row[f"{whose}, s"]["median"]) for whose in ("TRL", "ours")]
+        written = rounded((row["tokens of a reply, TRL"] + row["tokens of a reply, ours"]) / 2)
+        rows.append((learned, tokens.removesuffix(" tokens"), written, *seconds, rounded(row["ratio"]["median"], 1)))
+    head = (
+        "what is learned",
+        "limit of a reply, tokens",
+        "tokens of a reply",
+        "TRL, s",
+        "Sightline, s",
+        "times as long",
+    )
+    return markdown(head, rows)
+
+
 # -- a Ray cluster -----------------------------------------------------------------------------------------------------
 
 
@@ -949,6 +968,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "judge_lab": (("judge.json",), judge_lab),
     "judge_learn": (("judge.json",), judge_learn),
     "http_learn": (("http_reward.json",), http_learn),
+    "trl_in_words": (("trl_grpo.json",), trl_in_words),
     "cluster_speed": (("cluster.json",), cluster_speed),
     "cluster_travel": (("cluster.json",), cluster_travel),
     "cluster_cells": (("cluster.json",), cluster_cells),

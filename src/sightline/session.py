@@ -57,7 +57,7 @@ class SessionState:
         seconds: wall-clock time so far, over all sessions.
         warnings: issued so far.
         finished: the run ended before its last step, since it is good enough.
-        validating: the evaluation of this very step was under way when the checkpoint was written.
+        validating: the evaluation of this very step was under way, or to come, when the checkpoint was written.
         constant: what has never varied so far, `pictures` or `reward`, so that nothing could be learned from it; None
             as long as nobody has looked.
         metrics_size: bytes of the metrics file that belong to this checkpoint; None if an earlier version wrote it.
@@ -294,7 +294,9 @@ class RunSession:
         self._remove_other_best()
         if state.finished and state.step < self.recipe.steps:
             self.progress.say("this run has ended already: its validation score reached evaluation.stop_at")
-        if state.validating:
+        if state.validating and checkpoint.step == 0:
+            self.begin_choosing()
+        elif state.validating:
             self._validate(checkpoint.step)
 
     def begin_choosing(self) -> None:
@@ -367,13 +369,17 @@ class RunSession:
         if self.stop.overdue():
             raise self.stopped()
 
-    def save(self) -> None:
-        """Write a checkpoint; a run that is resumed from it goes on bit by bit as this one does."""
+    def save(self, before_choosing: bool = False) -> None:
+        """Write a checkpoint; a run that is resumed from it goes on bit by bit as this one does.
+
+        Args:
+            before_choosing: `begin_choosing` is to come.
+        """
         if self._validation is not None and self._validation[0] != self._trainer.step:
             self._settle(wait=True)  # its policy is in no checkpoint
         state = self.state
         state.seconds = self._seconds()
-        state.validating = self._validation is not None
+        state.validating = before_choosing or self._validation is not None
         if self._metrics is not None:
             state.metrics_size = self._metrics.size()
         with self.checkpoint() as folder:

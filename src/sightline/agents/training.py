@@ -212,10 +212,19 @@ class AgentTrainer:
 
     def start(self) -> None:
         """Warm-start if the recipe says so, and evaluate the model before RL."""
-        setup = self.setup
-        if setup.recipe.warm_start is not None:
-            self._warm_start(setup.recipe.warm_start)
+        settings = self.setup.recipe.warm_start
+        if settings is not None:
+            self._warm_start(settings)
         self._keep_reference()
+        if settings is not None:
+            # A run that is stopped from here on does not repeat the warm start.
+            self.session.save(before_choosing=True)
+        self._evaluate_before_rl()
+        self.session.begin_choosing()
+
+    def _evaluate_before_rl(self) -> None:
+        """Evaluate the model on the test panel, and warn of what would spoil the run."""
+        setup = self.setup
         with setup.engine.full_params():
             if self._is_main_process:
                 self._check_pictures()
@@ -226,7 +235,6 @@ class AgentTrainer:
                 self.session.write_json("untrained.json", numbers_before)
                 self.session.progress.say(f"before RL    test: {describe(numbers_before)}")
                 self._warn_if_chosen_by_return(numbers_before)
-        self.session.begin_choosing()  # saves too, so that a resumed run does not repeat the warm start
 
     def _warn_if_chosen_by_return(self, numbers: Mapping[str, Any]) -> None:
         if numbers["episodes"] and numbers["success_rate"] is None and self.setup.judge is None:
@@ -307,6 +315,8 @@ class AgentTrainer:
                 archives = self.session.archives
                 archives.restore(state["archives"])
                 self._online.restore(state["reward"], archives)
+        if self._turns == 0 and self.session.run.read_json("untrained.json") is None:
+            self._evaluate_before_rl()
 
     def save(self, folder: Path | None) -> None:
         """Save weights, optimiser and counters."""

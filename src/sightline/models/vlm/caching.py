@@ -23,6 +23,10 @@ SPARE_TOKENS = 64
 """Further tokens that memory is allocated for at a time."""
 
 
+ATTENTION = {"attention", "full_attention"}
+"""Kinds of layers that attend to all tokens, as configurations call them."""
+
+
 class PreallocatedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values [rows, heads, tokens, size] of a layer, with memory for more tokens."""
 
@@ -90,8 +94,12 @@ def preallocated_cache(model: Any) -> dict[str, Any]:
 
 def caches_all_tokens(model: Any) -> bool:
     """Tell whether all layers attend to all tokens, instead of a window of the last ones or a state."""
+    config = _text_config(model)
     # GPT-Neo's windows have names of their own, which the library's cache does not read.
-    if "local" in getattr(_text_config(model), "attention_layers", ()):
+    if "local" in getattr(config, "attention_layers", ()):
+        return False
+    # Transformers 4 makes its cache as if layers that keep a state, as LFM2's convolutions, attended to all tokens.
+    if not ATTENTION.issuperset(getattr(config, "layer_types", None) or ()):
         return False
     layers = _usual_cache(model).layers
     return bool(layers) and all(type(layer) is DynamicLayer for layer in layers)
