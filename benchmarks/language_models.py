@@ -79,7 +79,8 @@ GAMES: dict[str, tuple[str, ...]] = {
     "blackjack": ("env=blackjack", "replies.max_tokens=48", "evaluation.test_episodes=1000"),
     # Deals that need * are as frequent as those that need +.
     "ezpoints": ("env=ezpoints", "replies.max_tokens=64", "rollouts.train_env_options={deals: pairs}"),
-    "frozenlake": ("env=frozenlake", "replies.max_tokens=64"),
+    # Six moves are enough; whoever does not read would walk on for a hundred.
+    "frozenlake": ("env=frozenlake", "replies.max_tokens=64", "episode_steps=20"),
 }
 """Overrides of the recipe by game. Facts of these games are longer than those of NumberLine."""
 LOOKS = {"before RL": "untrained", "words of other states": "shuffled", "no words": "blank", "random play": "random"}
