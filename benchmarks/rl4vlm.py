@@ -41,7 +41,9 @@ OPTIONS = {
     "points24": ("env_options.held_out=true", "training_options.held_out=false"),
 }
 """Of a game, as in its recipe for agents: more deals that need *; hands that are kept for the test."""
-AGENT = ("steps=2000", "evaluation.episodes=64", "evaluation.test_episodes=100", "tensorboard=false", "videos=false")
+TURNS = {"numberline": 2000, "ezpoints": 32000}
+"""Of agents: about as many as a game's recipe learns in."""
+AGENT = ("evaluation.episodes=64", "evaluation.test_episodes=100", "tensorboard=false", "videos=false")
 FORM = ("warm_start.samples=3000", "warm_start.mistakes=1")
 KEPT = (
     *("success_rate", "ci_low", "ci_high", "clean", "success_any", "return", "episodes", "panel", "truthful_replies"),
@@ -59,14 +61,33 @@ def cnn(game: str, seeds: int, folder: Path) -> dict[str, Any]:
 
 def weights(game: str, seeds: int, folder: Path) -> dict[str, Any]:
     """The command of a game's agents, and the runs of each weight by seed."""
-    told = [game, *AGENT, "update.kl_thoughts=0", "update.thought_weight=" + sized("0,0.2,0.5,0.8,1", "0,1")]
+    told = [
+        game,
+        *_turns(game),
+        *AGENT,
+        "update.kl_thoughts=0",
+        "update.thought_weight=" + sized("0,0.2,0.5,0.8,1", "0,1"),
+    ]
     return _swept(told, "update.thought_weight", seeds, folder)
 
 
 def thoughts(game: str, seeds: int, folder: Path) -> dict[str, Any]:
     """The command of a game's agents, and the runs with and without thoughts by seed."""
-    told = [game, *AGENT, *FORM, "update.kl_thoughts=0", "update.thought_weight=0.5", "replies.max_tokens=96"]
+    told = [
+        game,
+        *_turns(game),
+        *AGENT,
+        *FORM,
+        "update.kl_thoughts=0",
+        "update.thought_weight=0.5",
+        "replies.max_tokens=96",
+    ]
     return _swept([*told, "replies.thoughts=true,false"], "replies.thoughts", seeds, folder)
+
+
+def _turns(game: str) -> tuple[str, ...]:
+    """Turns of an agent; those of its recipe, where none are given."""
+    return (f"steps={TURNS[game]}",) if game in TURNS else ()
 
 
 PARTS = {"cnn": cnn, "weights": weights, "thoughts": thoughts}

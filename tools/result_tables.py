@@ -873,6 +873,17 @@ def http_learn(document: Document) -> str:
     return markdown(("the server serves", "success of each seed, %", "return, of 200", "seconds, whole command"), rows)
 
 
+def prefixes(document: Document) -> str:
+    """What a turn of a language model costs, by whether the beginning of all prompts is read once."""
+    games = {"numberline": "NumberLine", "frozenlake": "FrozenLake"}
+    rows = []
+    for name, row in result(document, "prefixes")["rows"].items():
+        game, way = name.split(", ")
+        seconds = [rounded(row[f"{what}, CPU s a turn"], 2) for what in ("sampled", "learned")]
+        rows.append((games[game], way, *seconds))
+    return markdown(("game", "what all prompts begin with is", "sampled, s a turn", "learned, s a turn"), rows)
+
+
 def trl_in_words(document: Document) -> str:
     """Processor seconds of a GRPO update of a language model, by what is learned and the limit of a reply."""
     rows = []
@@ -968,6 +979,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "judge_lab": (("judge.json",), judge_lab),
     "judge_learn": (("judge.json",), judge_learn),
     "http_learn": (("http_reward.json",), http_learn),
+    "prefixes": (("language_models.json",), prefixes),
     "trl_in_words": (("trl_grpo.json",), trl_in_words),
     "cluster_speed": (("cluster.json",), cluster_speed),
     "cluster_travel": (("cluster.json",), cluster_travel),
