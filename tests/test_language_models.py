@@ -153,9 +153,7 @@ def test_what_was_sampled_is_scored_alike_with_shared_prompts_and_without(
 
 @pytest.mark.parametrize("lora", [None, LoRA(rank=4)], ids=["whole", "lora"])
 @pytest.mark.parametrize("family", WORDS_ONLY)
-def test_what_all_prompts_begin_with_is_read_once(
-    family: str, lora: LoRA | None, fresh: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_all_prompts_begin_with_is_read_once(family: str, lora: LoRA | None, fresh: Callable[..., VLM]) -> None:
     """Replies, their scores and gradients are those of reading it with each prompt."""
     vlm = fresh(family, lora=lora)
     prompts = [vlm.encode(turns, "Bring the current number to the target number. " * 5) for turns in SAID]
@@ -505,6 +503,9 @@ def test_models_of_other_kinds_are_refused(folder: Callable[[str], Path], tmp_pa
     refused(tmp_path / "t5", r"t5' is an encoder-decoder, which reads a prompt apart .* such as Llama, Qwen3")
     transformers.BertConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "bert")
     refused(tmp_path / "bert", r"bert' is an encoder \(bert\), which fills gaps .* such as Llama, Qwen3 or SmolLM2")
+    document = json.loads((tmp_path / "bert/config.json").read_text())
+    (tmp_path / "bert/config.json").write_text(json.dumps(document | {"model_type": "esm"}))
+    refused(tmp_path / "bert", r"bert' is an encoder \(esm\), which fills gaps")
     transformers.ViTConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "vit")
     refused(tmp_path / "vit", "cannot be loaded as an image-text-to-text model or a language model")
 

@@ -17,7 +17,7 @@ from sightline.models.vlm import parts
 from sightline.models.vlm.batches import stack
 from sightline.models.vlm.loading import load_pretrained, read_weights, weights_known, without_future_warnings
 from sightline.models.vlm.prompts import PromptEncoder
-from sightline.models.vlm.shared_prompts import WORTH_SHARING, can_share, common_prefix
+from sightline.models.vlm.shared_prompts import can_share, common_prefix, is_worth_sharing
 from sightline.models.vlm.tokens import Tokens
 from sightline.models.vlm.types import ChatTurn, Prompt, Sample, TokenSequence, TokenStats
 from sightline.requirements import keep_llvms_apart
@@ -249,8 +249,7 @@ class VLM:
             return 0
         prefix = common_prefix(prompts)
         tokens = sum(len(prompt.ids) for prompt in prompts)
-        is_worth_it = tokens - prefix * (len(prompts) - 1) <= WORTH_SHARING * tokens
-        return prefix if is_worth_it else 0
+        return prefix if is_worth_sharing(prefix, len(prompts), tokens, tokens) else 0
 
     def room_for_reply(self, prompts: Sequence[Prompt]) -> int:
         """Tokens that the model can read and write after the longest of the prompts, at least 1."""

@@ -49,6 +49,7 @@ from sightline.models.vlm.shared_prompts import (
     WORTH_SHARING,
     cache_for_rows,
     common_prefix,
+    is_worth_sharing,
     positions_after,
     recorded_positions,
 )
@@ -224,7 +225,7 @@ def _with_common_prefix(
     if of:
         lengths = [len(beginning.ids) for beginning in beginnings]
         read += sum(lengths) - sum(lengths[index] for index in of)
-    if tokens - prefix * (len(sequences) - 1) > WORTH_SHARING * read:
+    if not is_worth_sharing(prefix, len(sequences), tokens, read):
         return beginnings, of
     return [_part(sequences[0].prompt, slice(prefix), {})], [0] * len(sequences)
 

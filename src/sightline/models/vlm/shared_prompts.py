@@ -38,6 +38,18 @@ def common_prefix(prompts: Sequence[Prompt]) -> int:
     return max(0, min(alike, shortest - 2))
 
 
+def is_worth_sharing(prefix: int, rows: int, tokens: int, otherwise: int) -> bool:
+    """Tell whether reading a prefix once pays for the further pass.
+
+    Args:
+        prefix: tokens with which all rows begin.
+        rows: their number.
+        tokens: of all rows.
+        otherwise: tokens that would be read without it.
+    """
+    return tokens - prefix * (rows - 1) <= WORTH_SHARING * otherwise
+
+
 def cache_for_rows(model: Any, output: Any, of: torch.Tensor) -> dict[str, Any]:
     """Cache of prompts that a model has read, as an input by which rows continue after them.
 
