@@ -77,8 +77,13 @@ GAMES: dict[str, tuple[str, ...]] = {
     "numberline": (),
     # Chance decides more than the action there, so more games are played.
     "blackjack": ("env=blackjack", "replies.max_tokens=48", "evaluation.test_episodes=1000"),
-    # Deals that need * are as frequent as those that need +.
-    "ezpoints": ("env=ezpoints", "replies.max_tokens=64", "rollouts.train_env_options={deals: pairs}"),
+    # Deals that need * are as frequent as those that need +. Fewer replies in a pass take less memory.
+    "ezpoints": (
+        "env=ezpoints",
+        "replies.max_tokens=64",
+        "rollouts.train_env_options={deals: pairs}",
+        "update.micro_batch=16",
+    ),
     # Six moves are enough; whoever does not read would walk on for a hundred.
     "frozenlake": ("env=frozenlake", "replies.max_tokens=64", "episode_steps=20"),
 }
