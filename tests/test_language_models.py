@@ -281,6 +281,37 @@ def test_layers_of_other_kinds_are_scored_as_they_were_sampled(
     torch.testing.assert_close(vlm.score(sequences, temperature=0.7).logprobs.detach(), expected, atol=1e-4, rtol=1e-4)
 
 
+def test_nothing_is_read_apart_where_positions_turn_by_the_length_of_a_pass(
+    folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """LongRoPE has other angles beyond a length: all prompts are longer, and what they begin with is shorter."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder("llama"))
+    prefix, limit = 40, 42
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    scaling = {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": limit, **factors}
+    rope = {"rope_parameters": scaling | {"rope_theta": 1e4}}
+    if Version(transformers.__version__) < Version("5"):
+        rope = {"rope_scaling": scaling}
+    sizes = TEXT | IDS | {"num_key_value_heads": 2, "max_position_embeddings": 128, "vocab_size": len(tokenizer)}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **rope))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    vlm = load_vlm(str(tmp_path), value_head=True, device="cpu")
+    assert not vlm.shares_prompts and not vlm.shares_prefixes
+    ids = np.random.default_rng(0).integers(5, len(tokenizer), (4, prefix + 8))
+    ids[:, :prefix] = ids[0, :prefix]
+    prompts = [Prompt(row) for row in ids]
+    samples = vlm.generate(prompts, uniforms(4, 9), 0.7, 9)
+    sequences = [TokenSequence.of_reply(prompt, one.ids) for prompt, one in zip(prompts, samples, strict=True)]
+    expected = torch.from_numpy(np.concatenate([one.logprobs for one in samples]))
+    torch.testing.assert_close(vlm.score(sequences, temperature=0.7).logprobs.detach(), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_weights_are_put_back_if_sampling_fails(fresh: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch) -> None:
     vlm = fresh("llama", lora=LoRA(rank=4))
     layer = next(module for name, module in vlm.model.named_modules() if hasattr(module, "lora_A"))
@@ -506,6 +537,8 @@ def test_models_of_other_kinds_are_refused(folder: Callable[[str], Path], tmp_pa
     document = json.loads((tmp_path / "bert/config.json").read_text())
     (tmp_path / "bert/config.json").write_text(json.dumps(document | {"model_type": "esm"}))
     refused(tmp_path / "bert", r"bert' is an encoder \(esm\), which fills gaps")
+    transformers.OpenAIGPTConfig(n_embd=8, n_layer=1, n_head=1).save_pretrained(tmp_path / "gpt")
+    refused(tmp_path / "gpt", r"gpt' is openai-gpt, which keeps no cache .* such as Llama, Qwen3 or SmolLM2")
     transformers.ViTConfig(hidden_size=8, num_hidden_layers=1).save_pretrained(tmp_path / "vit")
     refused(tmp_path / "vit", "cannot be loaded as an image-text-to-text model or a language model")
 

@@ -26,6 +26,8 @@ BUNDLED = {"bundled": "vlm", "bundled-rooms": "rooms_vlm", "bundled-cards": "car
 """Models of ours -> their folders: small games and CartPole; households and BabyAI; sums and plans with cards."""
 CROSS_ATTENTION = {"mllama": "Llama 3.2 Vision"}
 """Model types that read pictures by cross-attention, and their names: their pictures are not tokens of the prompt."""
+CACHES = {"past_key_values", "cache", "cache_params"}
+"""Arguments by which language models take what they have read before."""
 ADAPTERS = "adapter_config.json"
 """File by which a folder of adapters (PEFT) is known."""
 NEEDS_PEFT = "policy.lora needs PEFT; pip install 'sightline[lora]'"
@@ -154,7 +156,7 @@ def _is_language_model(source: str) -> bool:
     """Whether a model, or that which adapters are for, is a language model, by its configuration.
 
     Raises:
-        BadInput: it reads pictures or prompts by cross-attention, or is an encoder.
+        BadInput: it reads pictures or prompts by cross-attention, is an encoder, or keeps no cache.
     """
     import transformers
     from transformers.models.auto import modeling_auto
@@ -184,7 +186,15 @@ def _is_language_model(source: str) -> bool:
             "take a language model such as Llama, Qwen3 or SmolLM2"
         )
     # Families such as Gemma 3 and Qwen3.5 are in both: with their tower they stay models of pictures.
-    return type(config) in mappings.MODEL_FOR_CAUSAL_LM_MAPPING and not reads_both
+    if reads_both or type(config) not in mappings.MODEL_FOR_CAUSAL_LM_MAPPING:
+        return False
+    forward = mappings.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].forward
+    if CACHES.isdisjoint(inspect.signature(forward).parameters):
+        raise BadInput(
+            f"'{source}' is {config.model_type}, which keeps no cache of what it has read, by which replies are "
+            "written; take a language model such as Llama, Qwen3 or SmolLM2"
+        )
+    return True
 
 
 def _leave_out_token_types(tokenizer: Any, model: Any) -> None:

@@ -23,6 +23,9 @@ WORTH_SHARING = 0.75
 """Largest share of a batch's prompts, or tokens, that is left to read where equal ones are read once: it takes one more
 pass."""
 
+LONG_ROPE = {"longrope", "su"}
+"""Names of LongRoPE in configurations."""
+
 
 def common_prefix(prompts: Sequence[Prompt]) -> int:
     """Number of tokens with which all prompts begin alike; 0 where a model is given more than tokens, such as pictures.
@@ -120,4 +123,15 @@ def can_share(model: Any) -> bool:
 
     takes_positions = "position_ids" in inspect.signature(without_adapters(model).forward).parameters
     can_record = all(hasattr(module, "language_model") for module in _counting_modules(model))
-    return takes_positions and can_record and caches_all_tokens(model)
+    return takes_positions and can_record and caches_all_tokens(model) and not _turns_by_length(model)
+
+
+def _turns_by_length(model: Any) -> bool:
+    """Tell whether positions turn keys by other angles in a long pass than in a short one, as LongRoPE's do (Phi-3):
+    keys of a beginning, read apart, would not be those of a whole prompt."""
+    config = without_adapters(model).config.get_text_config(decoder=True)
+    # A name of Transformers 5, and one of Transformers 4; some families have the same for each kind of layer.
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    of_layers = [one for one in rope.values() if isinstance(one, dict)]
+    kinds = {one.get("rope_type") or one.get("type") for one in (rope, *of_layers)}
+    return not kinds.isdisjoint(LONG_ROPE)
