@@ -187,7 +187,9 @@ def test_what_all_prompts_begin_with_is_read_once(family: str, lora: LoRA | None
     torch.testing.assert_close(from_once, from_each, atol=1e-5 * float(from_each.abs().max()), rtol=1e-3)
 
 
-def test_no_prefix_is_shared_where_it_does_not_pay_or_more_is_shown(fresh: Callable[..., VLM]) -> None:
+def test_no_prefix_is_shared_where_it_does_not_pay_or_more_is_shown(
+    fresh: Callable[..., VLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
     vlm = fresh("llama")
     prompts = [vlm.encode(turns) for turns in SAID]
     assert vlm._prefix_to_share(prompts[:1]) == 0
@@ -197,6 +199,13 @@ def test_no_prefix_is_shared_where_it_does_not_pay_or_more_is_shown(fresh: Calla
     assert common_prefix([Prompt(np.array([1]))] * 2) == 0
     pictured = Prompt(np.arange(9), per_picture={"pixel_values": torch.zeros(1)})
     assert common_prefix([alike[0], pictured]) == 0
+    # Options of generation may look at whole prompts.
+    stacked: list[int] = []
+    monkeypatch.setattr("sightline.models.vlm.sampling.sample", lambda *_, prefix, **__: stacked.append(prefix))
+    prompts = [vlm.encode(turns, "Bring the current number to the target number. " * 5) for turns in SAID]
+    vlm.generate(prompts, None)
+    vlm.generate(prompts, None, options={"no_repeat_ngram_size": 3})
+    assert stacked[0] > 30 and stacked[1] == 0
     # Two equal prompts of three: they are shared as wholes where that reads fewer tokens.
     ids = [np.array([1, *range(2, 40)]), np.array([1, *range(40, 2, -1)])]
     sequences = [TokenSequence.of_reply(Prompt(ids[which]), np.array([7, 8])) for which in (0, 0, 0, 1, 1)]

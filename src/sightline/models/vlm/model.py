@@ -218,7 +218,8 @@ class VLM:
             return []
         self.check_prompts(prompts, max_tokens)
         rows = [prompt.ids for prompt in prompts]
-        prefix = self._prefix_to_share(prompts)
+        # Options may look at whole prompts, such as their n-grams, in which padding would be a gap.
+        prefix = 0 if further.get("options") else self._prefix_to_share(prompts)
         inputs = stack(rows, prompts, self.tokens.pad, "left", self._encoder.nested, prefix)
         for name, tensor in inputs.items():
             dtype = self._weights if tensor.is_floating_point() else None
