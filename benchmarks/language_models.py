@@ -77,12 +77,18 @@ GAMES: dict[str, tuple[str, ...]] = {
     "numberline": (),
     # Chance decides more than the action there, so more games are played.
     "blackjack": ("env=blackjack", "replies.max_tokens=48", "evaluation.test_episodes=1000"),
-    # Deals that need * are as frequent as those that need +. Fewer replies in a pass take less memory.
+    # Deals that need * are as frequent as those that need +. By the game's own rewards it soon closes every formula at
+    # once, which costs least; and a form of thirteen actions takes more replies to learn (docs/log.md).
     "ezpoints": (
         "env=ezpoints",
         "replies.max_tokens=64",
+        "replies.penalty=0.2",
+        "reward.kind=success",
         "rollouts.train_env_options={deals: pairs}",
+        "warm_start.samples=1024",
+        "warm_start.mistakes=0.5",
         "update.micro_batch=16",
+        "steps=1200",
     ),
     # Six moves are enough; whoever does not read would walk on for a hundred.
     "frozenlake": ("env=frozenlake", "replies.max_tokens=64", "episode_steps=20"),
