@@ -86,7 +86,7 @@ GAMES: dict[str, tuple[str, ...]] = {
         "reward.kind=success",
         "rollouts.train_env_options={deals: pairs}",
         "warm_start.samples=1024",
-        "warm_start.mistakes=0.5",
+        "warm_start.mistakes=0",
         "update.micro_batch=16",
         "steps=1200",
     ),
