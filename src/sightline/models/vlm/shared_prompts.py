@@ -132,6 +132,6 @@ def _turns_by_length(model: Any) -> bool:
     config = without_adapters(model).config.get_text_config(decoder=True)
     # A name of Transformers 5, and one of Transformers 4; some families have the same for each kind of layer.
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    of_layers = [one for one in rope.values() if isinstance(one, dict)]
-    kinds = {one.get("rope_type") or one.get("type") for one in (rope, *of_layers)}
+    of_layers = [value for value in rope.values() if isinstance(value, dict)]
+    kinds = {options.get("rope_type") or options.get("type") for options in (rope, *of_layers)}
     return not kinds.isdisjoint(LONG_ROPE)
