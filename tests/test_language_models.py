@@ -74,6 +74,18 @@ def fresh(folder: Callable[[str], Path]) -> Callable[..., VLM]:
     return load
 
 
+def save_random(config: Any, tokenizer: Any, folder: Path) -> None:
+    """Write a language model of a configuration, with random weights so large that its replies differ."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def recipe_of(*arguments: str) -> AgentRecipe:
     name, *overrides = arguments
     return for_agent(load_recipe(name, overrides))
@@ -268,14 +280,7 @@ def test_layers_of_other_kinds_are_scored_as_they_were_sampled(
     if family == "GPTNeo":
         sizes = sizes | {"window_size": 16}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder("llama"))
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config(**sizes, **IDS, vocab_size=len(tokenizer)))
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                torch.nn.init.normal_(weight, std=0.3)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    save_random(config(**sizes, **IDS, vocab_size=len(tokenizer)), tokenizer, tmp_path)
     vlm = load_vlm(str(tmp_path), lora=LoRA(rank=2), value_head=True, device="cpu")
     with torch.no_grad():
         for name, weight in vlm.model.named_parameters():
@@ -302,14 +307,7 @@ def test_nothing_is_read_apart_where_positions_turn_by_the_length_of_a_pass(
     if Version(transformers.__version__) < Version("5"):
         rope = {"rope_scaling": scaling}
     sizes = TEXT | IDS | {"num_key_value_heads": 2, "max_position_embeddings": 128, "vocab_size": len(tokenizer)}
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **rope))
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                torch.nn.init.normal_(weight, std=0.3)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    save_random(transformers.LlamaConfig(**sizes, **rope), tokenizer, tmp_path)
     vlm = load_vlm(str(tmp_path), value_head=True, device="cpu")
     assert not vlm.shares_prompts and not vlm.shares_prefixes
     ids = np.random.default_rng(0).integers(5, len(tokenizer), (4, prefix + 8))
