@@ -696,6 +696,19 @@ def language_models(document: Document) -> str:
     return markdown(("won without a mistake", *columns), rows)
 
 
+def language_models_games(document: Document) -> str:
+    """The same language model in the other games, one seed each."""
+    looks = ("before RL", "after RL", "words of other states", "no words", "random play")
+    rows = []
+    for game, name in {"blackjack": "Blackjack", "ezpoints": "EZPoints", "frozenlake": "FrozenLake"}.items():
+        part = f"learn {game} on a CPU, rewards: own"
+        if part not in document:
+            continue
+        row = result(document, part)["seed 0"]
+        rows.append((name, *(row[look] for look in looks), str(row["chosen step"])))
+    return markdown(("game", *looks, "tested after, turns"), rows)
+
+
 def thought_weights(document: Document) -> str:
     """Games by the weight of the tokens that are not the action."""
     return _varied(document, "weights", "`update.thought_weight`")
@@ -990,6 +1003,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "points24": (("agents.json",), points24),
     "parallel": (("agents.json",), parallel),
     "language_models": (("language_models.json",), language_models),
+    "language_models_games": (("language_models.json",), language_models_games),
     "cnn": (("rl4vlm.json", "agents.json"), cnn),
     "thought_weights": (("rl4vlm.json",), thought_weights),
     "thoughts": (("rl4vlm.json",), thoughts),
