@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from sightline.agents.evaluation import (
     evaluate_policy,
     oracle_play,
     play_eval_seeds,
+    progress_lines,
     random_play,
     summary,
 )
@@ -75,6 +77,16 @@ def test_one_that_looks_is_perfect_and_blind_at_chance() -> None:
     assert numbers["oracle"]["return"] == numbers["return"]  # no step leads away
     assert numbers["random"]["ci_high"] < 1
     assert numbers["random"]["truthful"] is None and numbers["random"]["unparsable"] is None
+
+
+def test_an_evaluation_says_what_it_plays_and_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 29.0, 31.0, 31.0, 40.0])
+    monkeypatch.setattr("sightline.agents.evaluation.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    lines: list[str] = []
+    after_turns = progress_lines(lines.append, 8)("blank words")
+    for _ in range(3):
+        after_turns(600)
+    assert lines == ["blank words: 8 episodes are played", "blank words: 1,200 turns so far, 31 s"]
 
 
 def test_pictures_are_kept_of_the_episodes_that_are_logged() -> None:

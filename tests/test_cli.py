@@ -428,6 +428,7 @@ def test_train_evaluate_report_an_agent(sightline: Sightline, tmp_path: Path) ->
     assert other["panel"] != result["panel"]
     told = sightline("evaluate", run, "--episodes", "2")
     assert [line.split()[0] for line in told.out.splitlines()] == ["success", "blank", "shuffled", "random", "oracle"]
+    assert "blank pictures: 2 episodes are played" in told.err
     (run / "report.html").unlink()
     assert sightline("report", run).out.strip() == str(run / "report.html")
     assert (run / "report.html").is_file()

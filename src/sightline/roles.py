@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -319,19 +320,32 @@ def check_shared(engine: Engine, path: Path) -> None:
             )
 
 
-def evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Play a panel with what a run has chosen; see `sightline.control.run_evaluation.evaluate_run`."""
+def evaluate(
+    run: RunFolder,
+    episodes: int,
+    seed: int,
+    trust: bool,
+    overrides: Sequence[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Play a panel with what a run has chosen; see `sightline.control.run_evaluation.evaluate_run`.
+
+    Args:
+        say: receives lines about progress; of agents, whose panels can take hours.
+    """
     with _naming_run(run):
-        return _evaluate(run, episodes, seed, trust, overrides)
+        return _evaluate(run, episodes, seed, trust, overrides, say)
 
 
-def _evaluate(run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str]) -> dict[str, Any]:
+def _evaluate(
+    run: RunFolder, episodes: int, seed: int, trust: bool, overrides: Sequence[str], say: Callable[[str], None]
+) -> dict[str, Any]:
     if isinstance(run.trusted_recipe(trust, asks=False), AgentRecipe):
         from sightline.agents.run_evaluation import evaluate_run as evaluate_agent
 
         if overrides:
             raise BadInput(f"an agent's run is evaluated as its recipe says; leave out {' '.join(overrides)}")
-        return evaluate_agent(run, episodes, seed, trust)
+        return evaluate_agent(run, episodes, seed, trust, say)
     from sightline.control.run_evaluation import evaluate_run as evaluate_control
 
     return evaluate_control(run, episodes, seed, trust, overrides)
@@ -347,12 +361,14 @@ def evaluate_model(
     seed: int,
     insecure_http: bool = False,
     loaded: dict[str, VLM] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[AgentRecipe, dict[str, Any]]:
     """Play a game's panel with any model: one that is loaded here, or one that is hosted by a provider or at an
     address.
 
     Args:
         loaded: see `sightline.agents.run_evaluation.evaluate_model`.
+        say: receives lines about progress.
     """
     from sightline.agents.resolving import with_form_of_model
     from sightline.agents.run_evaluation import evaluate_chat
@@ -366,9 +382,9 @@ def evaluate_model(
     if url is None:  # hosted models have no card on this machine
         agent = with_form_of_model(agent)
     if provider is None and url is None:
-        return agent, evaluate_loaded(agent, episodes, seed, loaded)
+        return agent, evaluate_loaded(agent, episodes, seed, loaded, say)
     config = chat_config(model, provider, url, agent.replies.max_tokens, insecure_http)
-    return agent, evaluate_chat(agent, config, episodes, seed, _print_warning)
+    return agent, evaluate_chat(agent, config, episodes, seed, _print_warning, say)
 
 
 def evaluate_games(
@@ -386,7 +402,7 @@ def evaluate_games(
 
     Args:
         games: their names or recipes with commas between them; `all`: those of all games that are installed.
-        say: receives a line when a game is done.
+        say: receives lines about progress, and one when a game is done.
 
     Returns:
         Game -> its numbers; or `not_played`, why there are none, such as a simulator that is not here.
@@ -405,7 +421,16 @@ def evaluate_games(
     for name in names:
         try:
             _, numbers[name] = evaluate_model(
-                name, overrides, model, provider, url, episodes, seed, insecure_http, loaded
+                name,
+                overrides,
+                model,
+                provider,
+                url,
+                episodes,
+                seed,
+                insecure_http,
+                loaded,
+                partial(_say_of, say, name),
             )
             say(f"{name}: {describe_episodes(numbers[name])}")
         except (BadInput, RunFailed) as error:
@@ -415,6 +440,10 @@ def evaluate_games(
     if len(failures) == len(names):
         raise failures[0]
     return numbers
+
+
+def _say_of(say: Callable[[str], None], game: str, line: str) -> None:
+    say(f"{game}: {line}")
 
 
 def _is_game(name: str) -> bool:

@@ -21,6 +21,7 @@ Matter", CVPR 2017). `run_evaluation.py` calls this for `sightline evaluate`, `t
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ POOL = 512
 """Maximum number of different pictures, or texts, to shuffle: enough to be uninformative, few enough to keep."""
 STATES_OF_EPISODE = 64
 """Maximum number of such states from one episode, so that they come from several."""
+REPORT_EVERY = 30.0
+"""Seconds after which an evaluation says again how far it is."""
 ALONE = SingleProcess()
 """The engine that plays all episodes in this process."""
 
@@ -84,6 +87,31 @@ number of turns after every step of the games; it may show progress, and it may 
 def unwatched(what: str) -> Callable[[int], None]:
     """A `Watch` that shows nothing."""
     return lambda turns: None
+
+
+def progress_lines(say: Callable[[str], None], episodes: int) -> Watch:
+    """A `Watch` that says what is about to be played, and then every `REPORT_EVERY` seconds how far it is.
+
+    Args:
+        say: receives the lines.
+        episodes: how many are played each time.
+    """
+
+    def watch(what: str) -> Callable[[int], None]:
+        say(f"{what}: {episodes} episodes are played")
+        start = last_report = time.monotonic()
+        turns = 0
+
+        def after_turns(count: int) -> None:
+            nonlocal turns, last_report
+            turns += count
+            if time.monotonic() - last_report >= REPORT_EVERY:
+                last_report = time.monotonic()
+                say(f"{what}: {turns:,} turns so far, {last_report - start:.0f} s")
+
+        return after_turns
+
+    return watch
 
 
 # -- the whole evaluation ----------------------------------------------------------------------------------------------

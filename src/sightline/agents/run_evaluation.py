@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sightline.agents.agent_setup import AgentSetup, build_reward, check_senses, evaluation_worker, load_model
-from sightline.agents.evaluation import evaluate_policy
+from sightline.agents.evaluation import evaluate_policy, progress_lines
 from sightline.agents.prompting import reply_schema
 from sightline.agents.resolving import played_game
 from sightline.config.loading import for_agent
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from sightline.models.vlm.model import VLM
 
 
-def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) -> dict[str, Any]:
+def evaluate_run(
+    run: RunFolder, episodes: int, seed: int, trust: bool = False, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
     """Evaluate a run's best model on test seeds, with real, blank and shuffled pictures.
 
     Args:
@@ -34,6 +36,7 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
         episodes: number of evaluation seeds.
         seed: which panel of that size.
         trust: allow to import code that the run's recipe names.
+        say: receives lines about progress.
 
     Returns:
         See `evaluate_policy`; and `chosen_step`.
@@ -48,7 +51,7 @@ def evaluate_run(run: RunFolder, episodes: int, seed: int, trust: bool = False) 
     # A reward model that was learned during the run judges as it did when the checkpoint was saved.
     if setup.reward is not None:
         load_reward(checkpoint.path, setup.reward.model)
-    return {"chosen_step": checkpoint.step} | _evaluate(setup, episodes, seed)
+    return {"chosen_step": checkpoint.step} | _evaluate(setup, episodes, seed, say)
 
 
 def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
@@ -65,25 +68,36 @@ def load_chosen(run: RunFolder, trust: bool = False) -> VLM:
 
 
 def evaluate_model(
-    recipe: AgentRecipe, episodes: int, seed: int, loaded: dict[str, VLM] | None = None
+    recipe: AgentRecipe,
+    episodes: int,
+    seed: int,
+    loaded: dict[str, VLM] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluate the model that a recipe names, before any training.
 
     Args:
         loaded: models that other recipes have loaded, by how that was done; gets this one. None keeps none.
+        say: receives lines about progress.
     """
-    return _evaluate(_setup(recipe, loaded), episodes, seed)
+    return _evaluate(_setup(recipe, loaded), episodes, seed, say)
 
 
 def evaluate_chat(
-    recipe: AgentRecipe, config: ChatModelConfig, episodes: int, seed: int, say: Callable[[str], None]
+    recipe: AgentRecipe,
+    config: ChatModelConfig,
+    episodes: int,
+    seed: int,
+    warn: Callable[[str], None],
+    say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Evaluate a chat model, such as a hosted one, on the same seeds.
 
     Args:
         recipe: environment, reply format and window.
         config: provider, model, limits and sampling.
-        say: receives a line about missing replies.
+        warn: receives a line about missing replies.
+        say: receives lines about progress.
 
     Returns:
         See `evaluate_policy`; and `model`, `missing` (failed replies), `input_tokens`, `output_tokens`.
@@ -99,10 +113,10 @@ def evaluate_chat(
     action_names = game.get_wrapper_attr("action_names")
     queried_facts = game.get_wrapper_attr("asked")
     schema = reply_schema(recipe.replies, queried_facts, action_names)
-    sampler = ChatSampler(config, schema, say)
+    sampler = ChatSampler(config, schema, warn)
     sampler.check()
     seeds = make_panel("test", played_game(recipe), episodes, seed)
-    numbers = evaluate_policy(worker, sampler, seeds)
+    numbers = evaluate_policy(worker, sampler, seeds, watch=progress_lines(say, episodes))
     numbers["model"] = sampler.name
     numbers["missing"] = sum(sampler.failures.values())
     numbers["input_tokens"] = sampler.input_tokens
@@ -129,6 +143,12 @@ def _setup(recipe: AgentRecipe, loaded: dict[str, VLM] | None = None) -> AgentSe
     return AgentSetup(recipe, vlm, SingleProcess(), reward=reward)
 
 
-def _evaluate(setup: AgentSetup, episodes: int, seed: int) -> dict[str, Any]:
+def _evaluate(setup: AgentSetup, episodes: int, seed: int, say: Callable[[str], None]) -> dict[str, Any]:
     seeds = setup.eval_seeds("test", episodes, seed)
-    return evaluate_policy(setup.rollout_worker(), setup.sampler(), seeds, rewards=setup.turn_rewards())
+    return evaluate_policy(
+        setup.rollout_worker(),
+        setup.sampler(),
+        seeds,
+        rewards=setup.turn_rewards(),
+        watch=progress_lines(say, episodes),
+    )

@@ -28,7 +28,7 @@ from sightline.agents.agent_setup import AgentSetup
 from sightline.agents.alarms import Alarms
 from sightline.agents.algorithms.returns import informative_tasks, is_complete
 from sightline.agents.asynchronous import RolloutsAhead, staleness, within_bound
-from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, summary
+from sightline.agents.evaluation import evaluate_policy, film_episode, play_eval_seeds, progress_lines, summary
 from sightline.agents.losses import Sums
 from sightline.agents.metrics import MetricValues, merge_sums, rollout_metrics, update_metrics
 from sightline.agents.resolving import game_maker
@@ -57,8 +57,6 @@ from sightline.runs.stopping import StopRequests
 from sightline.session import Finished, RunSession
 
 STATE = "trainer.safetensors"
-REPORT_EVERY = 30.0
-"""Seconds after which an evaluation says again how far it is."""
 CHECKED_REPLIES = 32
 """Replies that are looked at before the first update."""
 TRAINING = zlib.crc32(b"training")
@@ -588,17 +586,10 @@ class AgentTrainer:
 
     def _watch(self, what: str, seeds: EvalSeeds) -> Callable[[int], None]:
         """Say what is about to be played, and now and then how far it is; stop it if that was asked for long ago."""
-        say = self.session.progress.say
-        say(f"{what}: {len(seeds.seeds)} episodes are played")
-        start = last_report = time.monotonic()
-        turns = 0
+        report = progress_lines(self.session.progress.say, len(seeds.seeds))(what)
 
         def after_turns(count: int) -> None:
-            nonlocal turns, last_report
-            turns += count
-            if time.monotonic() - last_report >= REPORT_EVERY:
-                last_report = time.monotonic()
-                say(f"{what}: {turns:,} turns so far, {last_report - start:.0f} s")
+            report(count)
             self._give_up_if_overdue()
 
         return after_turns

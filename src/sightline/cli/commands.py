@@ -361,9 +361,7 @@ def evaluate(
         # All that is named is a key: the games are in the option.
         keys = [*([] if run is None else [run]), *(overrides or [])]
         _check_games(keys, model, provider)
-        table = roles.evaluate_games(
-            games, keys, model, provider, url, episodes, seed, insecure_http, lambda line: typer.echo(line, err=True)
-        )
+        table = roles.evaluate_games(games, keys, model, provider, url, episodes, seed, insecure_http, _say)
         if as_json:
             print_json(table)
         else:
@@ -381,11 +379,13 @@ def evaluate(
                     f"{option} is for a model that --model names, and the run '{run}' has its own; leave it out"
                 )
         opinions = opinions or people_of_run(folder)
-        numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [])
+        numbers = roles.evaluate(folder, episodes, seed, trust, overrides or [], _say)
     elif model is None and provider is None:
         raise BadInput(f"'{run}' is not a run folder: it has no recipe.yaml; to evaluate a model on a game say --model")
     else:
-        _, numbers = roles.evaluate_model(run, overrides or [], model, provider, url, episodes, seed, insecure_http)
+        _, numbers = roles.evaluate_model(
+            run, overrides or [], model, provider, url, episodes, seed, insecure_http, say=_say
+        )
     if as_json:
         print_json(numbers if opinions is None else numbers | {"people": opinions})
         return
